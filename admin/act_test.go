@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // holds lists a destination's, each as lane, position, state and attempts.
@@ -319,5 +320,44 @@ func TestADestinationIsDroppedOnlyWhenNobodyWorksOnIt(t *testing.T) {
 	}
 	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'drop_destination' AND detail @> '{"pending": 3}'`); n != 1 {
 		t.Errorf("%d audit rows", n)
+	}
+}
+
+// A relay that is frozen loses its lease, and keeps its session. If it wakes up, it makes the destination anew.
+func TestADestinationIsNotDroppedWhileTheRelayThatHadItIsFrozen(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	name := "relay-1" + strings.Repeat("e", 60)
+	frozen := d.another()
+	if _, err := frozen.Exec(t.Context(), `SELECT set_config('application_name', $1, false)`, "outbox relay "+name[:45]); err != nil {
+		t.Fatal(err)
+	}
+	pid := frozen.PgConn().PID()
+	d.cursor("kafka", "10 minutes")
+	d.exec(`UPDATE outbox.cursors SET owner = $1, lease = '1 microsecond', lease_until = clock_timestamp()`, name)
+	if _, err := DropDestination(t.Context(), d.Conn, "kafka", anna); !errors.Is(err, ErrInUse) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("pg_terminate_backend(%d)", pid)) {
+		t.Errorf("the relay is frozen: %v", err)
+	}
+	for what, change := range map[string]string{
+		"the lease was given back":               `lease_until = '-infinity'`,
+		"the relay was started again since then": `lease_until = clock_timestamp() - interval '10 minutes'`,
+		"it is another relay":                    `owner = 'relay'`,
+	} {
+		d.exec(`UPDATE outbox.cursors SET ` + change)
+		dry := anna
+		dry.DryRun = true
+		if _, err := DropDestination(t.Context(), d.Conn, "kafka", dry); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		d.exec(`UPDATE outbox.cursors SET lease_until = clock_timestamp(), owner = $1`, name)
+	}
+	if err := frozen.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	gone := func() bool { return d.int(`SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0 }
+	await.Until(t, "the session is gone", gone)
+	if _, err := DropDestination(t.Context(), d.Conn, "kafka", anna); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +25,8 @@ type Dropped struct {
 // DropDestination removes a destination that is no longer needed: its cursors, which would keep
 // segments from being emptied forever, its holds and its dead letters. It is an ErrInUse while a relay
 // holds its lease and an ErrNotFound if there is nothing of that name. A destination that comes back
-// under the name later begins with everything that is still in the outbox.
+// under the name later begins with everything that is still in the outbox. So it is an ErrInUse too while the relay
+// that had the lease, and didn't give it back, still has the session: it is frozen or cut off, and would come back.
 func DropDestination(ctx context.Context, db DB, name string, action Action) (Dropped, error) {
 	out := Dropped{Destination: name}
 	err := write(ctx, db, action, func(tx pgx.Tx) error {
@@ -54,6 +56,9 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 			}
 			out.Pending = out.Pending.plus(b.Pending)
 		}
+		if err := refuseHolder(ctx, tx, name); err != nil {
+			return err
+		}
 		for _, t := range []struct {
 			table string
 			n     *int64
@@ -80,4 +85,28 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 		return Dropped{}, fmt.Errorf("drop destination %s: %w", name, err)
 	}
 	return out, nil
+}
+
+// holderSQL finds a session of a relay that delivered to a destination last and hasn't given the lease back. It takes those
+// that were there then: a relay that was started again under its name may deliver elsewhere. The server cuts names.
+const holderSQL = `
+SELECT h.owner, a.pid FROM (
+	SELECT owner, lease_until - lease AS seen FROM outbox.cursors WHERE destination = $1 AND lease_until > '-infinity'
+	UNION ALL SELECT owner, updated_at FROM outbox.tables WHERE destination = $1
+) h JOIN pg_stat_activity a ON a.datname = current_database() AND starts_with('outbox relay ' || h.owner, a.application_name)
+	AND (a.application_name = 'outbox relay ' || h.owner OR octet_length(a.application_name) > 55) AND a.backend_start <= h.seen
+ORDER BY a.pid LIMIT 1`
+
+func refuseHolder(ctx context.Context, tx pgx.Tx, name string) error {
+	var owner string
+	var pid int
+	switch err := tx.QueryRow(ctx, holderSQL, name).Scan(&owner, &pid); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for the relay that delivered last: %w", err)
+	}
+	return fmt.Errorf("%w: relay %s delivered to it last and still has a session, frozen or cut off perhaps: it would make the "+
+		"destination anew and send everything once more. Stop it, or take the destination out of its configuration; if its "+
+		"host is gone, run: SELECT pg_terminate_backend(%d)", ErrInUse, owner, pid)
 }

@@ -240,7 +240,7 @@ UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id 
 	system_identifier = (SELECT s.system_identifier FROM pg_control_system() s), updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2`
 
-// identifySQL lists statements that give the segments of a table an index by which updates name their rows, and that take
+// identifySQL lists statements that give the segments of a table an index by which updates name rows, and that take
 // it away. Updates of a table in a publication fail without one. A permanent one would cost every writer, for updates
 // that a rebase alone makes. REPLICA IDENTITY FULL would not do: PostgreSQL 18 refuses it, for the generated column.
 const identifySQL = `

@@ -31,7 +31,7 @@ func destinationsDrop() Verb {
 		Short: "Remove a destination with its cursor, held messages and dead letters",
 		Long: `A destination that no relay serves any more keeps the outbox from being emptied. Dropping it removes its
 cursor, its held messages and its dead letters; what it has not delivered, it never will. It is refused
-while a relay delivers to it.
+while a relay delivers to it, and while one that delivered to it last still has its session, as a frozen one.
 
 A destination that comes back under the name later begins with everything that is still in the outbox.`,
 		Example: `  outbox destinations drop old-kafka --dry-run
