@@ -87,7 +87,7 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 	return out, nil
 }
 
-// holderSQL finds a session of a relay that delivered to a destination last and hasn't given the lease back. It takes those
+// holderSQL finds a session of a relay that delivered to a destination last and has not given the lease back, of those
 // that were there then: a relay that was started again under its name may deliver elsewhere. The server cuts names.
 const holderSQL = `
 SELECT h.owner, a.pid FROM (
