@@ -1,0 +1,73 @@
+package mapping
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/servers"
+)
+
+// PostgreSQL refuses to change rows without a key, of tables that a publication has.
+func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
+	t.Parallel()
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t, config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec := func(sql string) error {
+			_, err := conn.Exec(t.Context(), sql)
+			return err
+		}
+		must := func(sql string) {
+			t.Helper()
+			if err := exec(sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+		must(`CREATE PUBLICATION everything FOR ALL TABLES`)
+		const keyless = `CREATE TABLE own (id bigint, topic text, payload text, sent boolean)`
+		const parted = keyless + ` PARTITION BY LIST (id); CREATE TABLE "Own 1" PARTITION OF own FOR VALUES IN (1)`
+		for tables, refused := range map[string]bool{
+			keyless: true,
+			keyless + `; ALTER TABLE own REPLICA IDENTITY FULL`:                                                                               false,
+			keyless + `; ALTER TABLE own ADD PRIMARY KEY (id)`:                                                                                false,
+			keyless + `; ALTER TABLE own ADD PRIMARY KEY (id); ALTER TABLE own REPLICA IDENTITY NOTHING`:                                      true,
+			keyless + `; ALTER TABLE own ALTER id SET NOT NULL, ADD CONSTRAINT k UNIQUE (id); ALTER TABLE own REPLICA IDENTITY USING INDEX k`: false,
+			keyless + `; ALTER PUBLICATION everything SET (publish = 'insert, truncate')`:                                                     false,
+			parted: true,
+			parted + `; ALTER PUBLICATION everything SET (publish_via_partition_root = true)`: true,
+			parted + `; ALTER TABLE own ADD PRIMARY KEY (id)`:                                 false,
+		} {
+			must(`DROP TABLE IF EXISTS own; ALTER PUBLICATION everything SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`)
+			must(tables)
+			must(`INSERT INTO own VALUES (1, 't', 'p', false)`)
+			table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, done := range []Done{{How: DoneBoolean, Column: "sent"}, {How: DoneDelete}} {
+				statement := `UPDATE own SET sent = true`
+				if done.How == DoneDelete {
+					statement = `DELETE FROM own`
+				}
+				if works := exec(`BEGIN; `+statement) == nil; works == refused {
+					t.Errorf("%s: the server's own opinion of %s is another", tables, statement)
+				}
+				must(`ROLLBACK`)
+				m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload", Done: done}
+				err := m.Allowed(t.Context(), conn, table)
+				if (err != nil) != refused || refused && (!errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), `publication "everything" has`)) {
+					t.Errorf("%s, %s: %v", tables, done.How, err)
+				}
+			}
+			m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload"} // an offset
+			if err := m.Allowed(t.Context(), conn, table); err != nil {
+				t.Errorf("%s: no row is changed, and yet: %v", tables, err)
+			}
+		}
+	})
+}
