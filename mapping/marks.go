@@ -97,10 +97,10 @@ func (m *Mapping) statuses() (all []status) {
 	return all
 }
 
-// Allowed reports every mark that a CHECK of the table, or of a column's domain, refuses: such rows could not be written
-// as waiting, or not be marked. It asks the server, which evaluates the conditions over the marks alone. It also reports
-// a publication of the table by which rows without a key can't be marked. The error wraps ErrMapping if the mapping is
-// the reason.
+// Allowed reports every mark that a CHECK of the table, or of a column's domain, refuses: such rows could not be
+// written as waiting, or not be marked. It asks the server, which evaluates the conditions over the marks alone. It
+// also reports a publication of the table by which rows without a key can't be marked. The error wraps ErrMapping if
+// the mapping is the reason.
 func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error {
 	f := fitting{table: t}
 	mark := func(name, what string, values ...string) error {
