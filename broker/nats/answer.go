@@ -15,7 +15,10 @@ const (
 	codeAccountResources  = 10002 // the account's share of storage is used up
 	codeMessageTooLarge   = 10054 // stream's max_msg_size
 	codeStoreFailed       = 10077 // with the reason as text
+	codeStreamNotFound    = 10059
+	codeWrongStream       = 10060 // another stream than the expected one takes the subject
 	codeHeaderTooLarge    = 10097 // 64 KiB
+	codeSealed            = 10109
 	codeDuplicateInFlight = 10158 // an earlier copy is being replicated
 )
 
@@ -87,6 +90,8 @@ func classify(code, errCode int, description, stream string) error {
 	case errCode == codeStoreFailed && description == "maximum messages per subject exceeded":
 		// One subject is full, not the stream: other messages continue.
 		return err
+	case errCode == codeWrongStream, errCode == codeSealed, errCode == codeStreamNotFound:
+		return outbox.TopicUnavailable(err)
 	case code >= 500, code == 429, errCode == codeAccountResources, errCode == codeDuplicateInFlight:
 		return outbox.Unavailable(err)
 	}

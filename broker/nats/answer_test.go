@@ -3,6 +3,7 @@ package nats
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"unicode/utf8"
 
@@ -12,7 +13,8 @@ import (
 
 func TestEveryRefusalHasItsKind(t *testing.T) {
 	t.Parallel()
-	const retried, refused, unavailable = "retried", "refused", "unavailable"
+	const retried, refused, unavailable, topic = "retried", "refused", "unavailable", "topic unavailable"
+	answers := brokertest.Answers{}
 	for _, c := range []struct {
 		answer string
 		want   string
@@ -29,8 +31,15 @@ func TestEveryRefusalHasItsKind(t *testing.T) {
 		{`{"error":{"code":500,"err_code":10009,"description":"JetStream cluster can not handle request"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":429,"err_code":10167,"description":"too many requests"},"stream":"S","seq":0}`, unavailable},
 		{`{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"},"stream":"S","seq":0}`, unavailable},
-		{`{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"},"stream":"S","seq":0}`, retried},
-		{`{"error":{"code":400,"err_code":10109,"description":"invalid operation on sealed stream"},"stream":"S","seq":0}`, retried},
+		{`{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"},"stream":"S","seq":0}`, topic},
+		{`{"error":{"code":400,"err_code":10109,"description":"invalid operation on sealed stream"},"stream":"S","seq":0}`, topic},
+		{`{"error":{"code":404,"err_code":10059,"description":"stream not found"},"stream":"S","seq":0}`, topic},
+		{`{"error":{"code":503,"err_code":10028,"description":"resources exceeded for account"},"stream":"S","seq":0}`, unavailable},
+		{`{"error":{"code":503,"err_code":10047,"description":"insufficient storage resources available"},"stream":"S","seq":0}`, unavailable},
+		{`{"error":{"code":503,"err_code":10076,"description":"jetstream not enabled"},"stream":"S","seq":0}`, unavailable},
+		{`{"error":{"code":503,"err_code":10118,"description":"stream is offline"},"stream":"S","seq":0}`, unavailable},
+		{`{"error":{"code":400,"err_code":19999,"description":"any other with a 4xx status"},"stream":"S","seq":0}`, retried},
+		{`{"error":{"code":503,"err_code":19998,"description":"any other with a 5xx status"},"stream":"S","seq":0}`, unavailable},
 		{`{"stream":"S","seq":0}`, retried},
 		{`{"stream":"","seq":7}`, retried},
 		{`{"seq":7}`, retried},
@@ -43,7 +52,17 @@ func TestEveryRefusalHasItsKind(t *testing.T) {
 		if got := brokertest.Kind(err); got != c.want {
 			t.Errorf("%s is %s, want %s: %v", c.answer, got, c.want, err)
 		}
+		var ack pubAck
+		if json.Unmarshal([]byte(c.answer), &ack) != nil || ack.Error == nil {
+			continue
+		}
+		name := ack.Error.Description
+		if ack.Error.ErrCode < 19_000 {
+			name += fmt.Sprintf(" (%d)", ack.Error.ErrCode)
+		}
+		answers[name] = err
 	}
+	answers.Page(t, "../../docs/brokers", "nats.md", "codes")
 }
 
 func TestAcknowledgementsOfAllShapesAreRead(t *testing.T) {

@@ -73,7 +73,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the server answers and has JetStream, and returns the reason if not. If a stream is configured, it
-// must exist and have a leader and a quorum.
+// must exist and have a leader and a quorum, unless it would be created; otherwise, if all messages go to one subject, a
+// stream must take it. Ping changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.shared.Get(ctx)
 	if err != nil {
@@ -88,6 +89,9 @@ func (b *Broker) Ping(ctx context.Context) error {
 	}
 	if err := b.checkJetStream(ctx, l); err != nil {
 		return outbox.Unavailable(err)
+	}
+	if b.cfg.Recall > 0 && b.cfg.CreateStream == nil {
+		return outbox.Unavailable(b.ready(ctx, l)) // it reads alone
 	}
 	return nil
 }
@@ -108,6 +112,9 @@ var errClosed = errors.New("nats: the broker is closed")
 func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	for {
 		l, err := b.shared.Get(ctx)
+		if err == nil {
+			err = b.ready(ctx, l)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -117,17 +124,34 @@ func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	}
 }
 
-// connect returns a new link that calls may join.
-func (b *Broker) connect(ctx context.Context) (*link, error) {
-	l, err := connect(ctx, b.urls, &b.cfg, b.inspect)
-	if err != nil {
-		return nil, err
+// ready makes a link fit for publishing, once: the stream is there, and what it had last is known. A link that was made to
+// ask whether the server answers changes nothing there.
+func (b *Broker) ready(ctx context.Context, l *link) error {
+	select {
+	case l.preparing <- struct{}{}:
+		defer func() { <-l.preparing }()
+	case <-ctx.Done():
+		return connectFault(context.Cause(ctx))
 	}
-	if err = b.prepare(ctx, l); err == nil {
+	if l.prepared {
+		return nil
+	}
+	err := b.prepare(ctx, l)
+	if err == nil {
 		err = b.recall(ctx, l)
 	}
 	if err != nil {
 		l.sever(err)
+		return err
+	}
+	l.prepared = true
+	return nil
+}
+
+// connect returns a new link.
+func (b *Broker) connect(ctx context.Context) (*link, error) {
+	l, err := connect(ctx, b.urls, &b.cfg, b.inspect)
+	if err != nil {
 		return nil, err
 	}
 	b.cfg.Logger.Info("connected to nats", "server", l.nc.ConnectedServerName(), "version", l.nc.ConnectedServerVersion())

@@ -36,6 +36,9 @@ type link struct {
 
 	stored map[outbox.ID]struct{} // ids that the stream had when the link was made, as many as Config.Recall
 
+	preparing chan struct{} // capacity 1: held by the call that prepares the link
+	prepared  bool          // guarded by preparing
+
 	severed sync.Once
 	dead    chan struct{} // closed after cause is set
 	cause   error
@@ -55,6 +58,8 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 		dead:     make(chan struct{}),
 		calls:    make(map[uint64]*call),
 		denied:   make(map[string]struct{}),
+
+		preparing: make(chan struct{}, 1),
 	}
 	options, err := cfg.authentication()
 	if err != nil {

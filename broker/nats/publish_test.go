@@ -340,6 +340,9 @@ func TestAStreamIsCreatedWhenAskedAndLeftAloneWhenThere(t *testing.T) {
 		if err := b.Ping(patient(t)); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := js.Stream(patient(t), name); i == 0 && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			t.Fatalf("a probe has created the stream: %v", err)
+		}
 		accepted(t, b.Publish(patient(t), messages(3, 1)))
 		stream, err := js.Stream(patient(t), name)
 		if err != nil {
@@ -349,6 +352,18 @@ func TestAStreamIsCreatedWhenAskedAndLeftAloneWhenThere(t *testing.T) {
 		if cfg.Duplicates != time.Hour || !slices.Equal(cfg.Subjects, []string{name + ".>"}) || state.Msgs != uint64(3*i+3) {
 			t.Errorf("round %d: %+v, %d messages", i, cfg, state.Msgs)
 		}
+	}
+}
+
+func TestPingNamesASubjectThatNoStreamTakes(t *testing.T) {
+	t.Parallel()
+	s := newStream(t, servers.TestNATS(t).URL())
+	if err := newBroker(t, s.url, nats.Config{Subject: s.name + ".orders"}).Ping(patient(t)); err != nil {
+		t.Errorf("a stream takes it: %v", err)
+	}
+	err := newBroker(t, s.url, nats.Config{Subject: "nobody.takes.this"}).Ping(patient(t))
+	if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "nats stream add") {
+		t.Errorf("ping: %v", err)
 	}
 }
 

@@ -92,8 +92,9 @@ func TestAWorkQueueCannotBeRecalled(t *testing.T) {
 	t.Parallel()
 	s := newStream(t, servers.TestNATS(t).URL(), func(cfg *jetstream.StreamConfig) { cfg.Retention = jetstream.WorkQueuePolicy })
 	b := s.broker("", nats.Config{Stream: s.name, Recall: 10})
-	err := b.Ping(patient(t))
-	if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "work queue") {
-		t.Errorf("got %v, want that a work queue can't be recalled", err)
+	for _, err := range append(b.Publish(patient(t), messages(1, 1)), b.Ping(patient(t))) {
+		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "work queue") {
+			t.Errorf("got %v, want that a work queue can't be recalled", err)
+		}
 	}
 }

@@ -62,7 +62,9 @@ func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 	}
 	var err error
 	if b.cfg.Stream == "" {
-		_, err = l.js.AccountInfo(ctx)
+		if _, err = l.js.AccountInfo(ctx); err == nil && b.subject.Constant() {
+			return b.whyNoStream(ctx, l, b.subject.Literals[0])
+		}
 	} else {
 		var stream jetstream.Stream
 		if stream, err = l.js.Stream(ctx, b.cfg.Stream); err == nil {
@@ -72,6 +74,8 @@ func (b *Broker) checkJetStream(ctx context.Context, l *link) error {
 	switch {
 	case err == nil || !l.mayAsk(subject):
 		return nil
+	case errors.Is(err, jetstream.ErrStreamNotFound) && b.cfg.CreateStream != nil:
+		return nil // the first message creates it
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("nats: stream %q does not exist: create it, for example by: nats stream add %s --storage file --replicas 3",
 			b.cfg.Stream, b.cfg.Stream)
@@ -158,6 +162,17 @@ func (b *Broker) whyNoResponders(ctx context.Context, l *link, subject string) e
 		return noStream(subject)
 	}
 	return outbox.Unavailable(jetStreamFault(fmt.Errorf("nats: nothing answers on subject %q, nor for JetStream: %w", subject, err)))
+}
+
+// whyNoStream returns why a subject is taken by no stream; nil if one takes it, or if the user may not ask.
+func (b *Broker) whyNoStream(ctx context.Context, l *link, subject string) error {
+	if !l.mayAsk(b.api("STREAM.NAMES")) {
+		return nil
+	}
+	if _, err := l.js.StreamNameBySubject(ctx, subject); errors.Is(err, jetstream.ErrStreamNotFound) {
+		return noStream(subject)
+	}
+	return nil // it has been asked about already whether the server answers
 }
 
 func noStream(subject string) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -45,12 +46,10 @@ func (c *call) closed(l *link, ch *channel) error {
 		exchange = found[1]
 	}
 	switch said.Code {
-	case amqp091.PreconditionFailed:
-		if found := namesLimit.FindStringSubmatch(said.Reason); found != nil {
-			if limit, err := strconv.Atoi(found[1]); err == nil {
-				l.learnLimit(limit)
-				c.refuseLarger(limit)
-			}
+	case amqp091.PreconditionFailed, amqp091.ContentTooLarge:
+		if limit, ok := c.limit(said); ok {
+			l.learnLimit(limit)
+			c.refuseLarger(limit)
 		}
 	case amqp091.NotFound:
 		l.gone(exchange)
@@ -63,6 +62,24 @@ func (c *call) closed(l *link, ch *channel) error {
 		}
 	}
 	return cause
+}
+
+// limit returns the most bytes of a message, if the server has closed the channel because one has more. If it doesn't name
+// a number, the largest message in flight has more than that: it has at least as many as the one that was refused.
+func (c *call) limit(said *amqp091.Error) (int, bool) {
+	if found := namesLimit.FindStringSubmatch(said.Reason); found != nil {
+		if limit, err := strconv.Atoi(found[1]); err == nil {
+			return limit, true
+		}
+	}
+	if said.Code != amqp091.ContentTooLarge && !search.OfSize(said.Reason) {
+		return 0, false
+	}
+	largest := 1
+	for _, f := range c.flight[c.landed:] {
+		largest = max(largest, f.body)
+	}
+	return largest - 1, true
 }
 
 // reason returns why the server closed the channel, nil if it didn't.

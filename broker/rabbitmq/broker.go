@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/shared"
 	"github.com/pgoutbox/outbox/internal/template"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 // Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It connects
@@ -55,6 +56,9 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	defer c.release()
 
 	l, err := b.shared.Get(ctx)
+	if err == nil {
+		err = b.ready(ctx, l)
+	}
 	if err != nil {
 		c.Abandon(err)
 		return c.Errs()
@@ -74,7 +78,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the server answers and accepts messages, and returns the reason if not. If all messages go to one
-// exchange, it must exist.
+// exchange, it must exist, unless it would be created, and the user must be allowed to write to it. Ping changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.shared.Get(ctx)
 	if err != nil {
@@ -87,10 +91,14 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if b.exchange.Constant() {
 		name = b.cfg.Exchange
 	}
-	if err := l.probe(ctx, name); err != nil {
-		return outbox.Unavailable(err)
+	err = l.probe(ctx, name)
+	switch {
+	case isCode(err, amqp091.NotFound) && b.cfg.CreateExchange != "":
+		return nil // the first message creates it
+	case err == nil && name != "":
+		err = l.mayWrite(ctx, name)
 	}
-	return nil
+	return outbox.Unavailable(err)
 }
 
 // Close closes the connection. It may be called more than once.
@@ -102,21 +110,28 @@ func (b *Broker) Close() error {
 
 var errClosed = errors.New("rabbitmq: the broker is closed")
 
-// connect returns a new link, with the topology that the configuration asks for.
-func (b *Broker) connect(ctx context.Context) (*link, error) {
-	l, err := b.dial(ctx)
-	if err != nil {
-		return nil, err
+// ready makes a link fit for publishing, once: the topology is there that the configuration asks for. A link that was made
+// to ask whether the server answers changes nothing there.
+func (b *Broker) ready(ctx context.Context, l *link) error {
+	select {
+	case l.preparing <- struct{}{}:
+		defer func() { <-l.preparing }()
+	case <-ctx.Done():
+		return connectFault(context.Cause(ctx))
+	}
+	if l.prepared {
+		return nil
 	}
 	if err := b.prepare(ctx, l); err != nil {
 		l.sever(err)
-		return nil, err
+		return err
 	}
-	return l, nil
+	l.prepared = true
+	return nil
 }
 
-// dial tries the servers one after the other.
-func (b *Broker) dial(ctx context.Context) (*link, error) {
+// connect returns a new link. It tries the servers one after the other.
+func (b *Broker) connect(ctx context.Context) (*link, error) {
 	var faults []error
 	for i, s := range b.servers {
 		l, err := dial(ctx, s, &b.cfg, &b.links)

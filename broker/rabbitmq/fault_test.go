@@ -210,6 +210,14 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 			t.Errorf("message %d: %v", i, errs[i])
 		}
 	}
+	for exchange, fault := range map[string]string{good: "", forbidden: "allow the user to write to it"} {
+		err := newBroker(t, server.URL(), rabbitmq.Config{Exchange: exchange, User: "relay", Password: "secret"}).Ping(patient(t))
+		if fault != "" {
+			contains(t, err, exchange, fault)
+		} else if err != nil {
+			t.Errorf("an exchange that may be written to: %v", err)
+		}
+	}
 	wrong := newBroker(t, server.URL(), rabbitmq.Config{User: "relay", Password: "guess"})
 	contains(t, wrong.Ping(patient(t)), "refused the credentials")
 }
@@ -222,6 +230,10 @@ func TestTopologyIsCreatedOnlyWhenAskedAndNeverChanged(t *testing.T) {
 	contains(t, newBroker(t, server.URL(), cfg).Ping(patient(t)), exchange, "does not exist")
 	cfg.CreateExchange = "topic"
 	cfg.CreateQueues = []rabbitmq.Queue{{Name: name, Bindings: []string{"orders.#"}, MaxLength: 1000}}
+	if err := newBroker(t, server.URL(), cfg).Ping(patient(t)); err != nil {
+		t.Errorf("what the first message creates: %v", err)
+	}
+	contains(t, newBroker(t, server.URL(), rabbitmq.Config{Exchange: exchange}).Ping(patient(t)), "does not exist") // still
 	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{brokertest.Message("orders.created", "k", 0)}))
 	cfg.CreateExchange, cfg.CreateQueues[0].MaxLength = "fanout", 5 // it is there, and stays as it is
 	accepted(t, newBroker(t, server.URL(), cfg).Publish(patient(t), []*outbox.Message{brokertest.Message("orders.paid", "k", 1)}))

@@ -22,6 +22,9 @@ type link struct {
 	sock   socket.Socket
 	behind *sync.WaitGroup // of the broker
 
+	preparing chan struct{} // capacity 1: held by the call that prepares the link
+	prepared  bool          // guarded by preparing
+
 	severed sync.Once
 	dead    chan struct{} // closed after cause is set
 	cause   error
@@ -59,6 +62,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 		cfg:       cfg,
 		behind:    behind,
 		dead:      make(chan struct{}),
+		preparing: make(chan struct{}, 1),
 		exchanges: make(map[string]struct{}),
 		refused:   make(map[address]*refusal),
 	}

@@ -109,6 +109,26 @@ func (l *link) probe(ctx context.Context, exchange string) error {
 	return nil
 }
 
+// mayWrite checks that the user may publish to an exchange, by a transaction that is rolled back: the server checks the
+// right when a message comes, and routes nothing before a commit. What the user may not do for one routing key alone,
+// the messages that have it are told.
+func (l *link) mayWrite(ctx context.Context, exchange string) error {
+	err := l.declare(ctx, func(ch *amqp091.Channel) error {
+		if err := ch.Tx(); err != nil {
+			return err
+		}
+		if err := ch.PublishWithContext(ctx, exchange, "", false, false, amqp091.Publishing{}); err != nil {
+			return err
+		}
+		return ch.TxRollback()
+	})
+	var said *amqp091.Error
+	if errors.As(err, &said) && said.Code == amqp091.AccessRefused && namesTopic.FindString(said.Reason) == "" {
+		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: exchange %q: not permitted: %w; allow the user to write to it", exchange, err))
+	}
+	return nil // a server without transactions has been asked already whether it answers
+}
+
 func isCode(err error, code int) bool {
 	var said *amqp091.Error
 	return errors.As(err, &said) && said.Code == code

@@ -218,7 +218,7 @@ func TestARelaysFaultsRaiseTheirAlertsAndFillTheDashboard(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "no such thing", http.StatusBadRequest)
+		http.Error(w, "no such thing", http.StatusUnprocessableEntity)
 	}))
 	defer refusing.Close()
 	address := freeAddress(t)
