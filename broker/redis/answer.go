@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -44,16 +45,24 @@ func classify(err error, stream string) error {
 	case "NOAUTH", "WRONGPASS":
 		return outbox.Unavailable(fmt.Errorf("%w; check user and password", wrapped))
 	case "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT",
-		"BUSY", "UNKILLABLE", "MISCONF", "NOREPLICAS", "NOTREADY", "NOGOODSLAVE", "max":
+		"BUSY", "UNKILLABLE", "MISCONF", "NOREPLICAS", "NOTREADY", "NOGOODSLAVE", "max",
+		"DENIED", "NOPROTO", "NOMASTERLINK", "REDIRECT", "INPROG", "EXECABORT", "NOSCRIPT":
 		return outbox.Unavailable(wrapped)
 	}
 	switch {
 	case strings.Contains(text, "command called from script"), strings.Contains(text, "unknown command"):
 		return outbox.Unavailable(fmt.Errorf("%w; Redis 6.2 or later is needed, with scripts allowed", wrapped))
+	case ofSize(text):
+		return outbox.Permanent(fmt.Errorf("%w; see proto-max-bulk-len", wrapped))
 	case strings.Contains(text, "rotocol error"):
-		return outbox.Unavailable(fmt.Errorf("%w; see proto-max-bulk-len, and set MaxMessageBytes to less", wrapped))
+		return outbox.Unavailable(wrapped)
 	}
 	return wrapped
+}
+
+// ofSize reports whether a server says that something is too large.
+func ofSize(text string) bool {
+	return strings.Contains(text, "invalid bulk length") || search.OfSize(text)
 }
 
 // codeOf returns the first word of a refusal. Before Redis 7 a script's error is wrapped: "ERR Error running script

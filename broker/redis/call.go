@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -30,6 +33,7 @@ type call struct {
 	mu    sync.Mutex   // errs and lost, while several nodes are queried
 
 	formatted formatted // empty without a format
+	spent     search.Budget
 }
 
 // prepare plans the batch, and settles messages that can't be sent.
@@ -118,7 +122,7 @@ func (c *call) dropLost(ch *chunk) {
 func (c *call) ask(ctx context.Context, node *redis.Client, chunks []*chunk) {
 	for len(chunks) > 0 {
 		n, bytes := 1, chunks[0].bytes
-		for n < len(chunks) && bytes+chunks[n].bytes <= portionBytes {
+		for n < len(chunks) && bytes+chunks[n].bytes <= portionBytes && !chunks[n-1].large() && !chunks[n].large() {
 			bytes += chunks[n].bytes
 			n++
 		}
@@ -154,6 +158,9 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 		}
 		return err
 	}
+	if err := cmds[0].Err(); err != nil && chunks[0].large() && c.overLimit(ctx, node, err, chunks[0]) {
+		return c.divide(ctx, node, chunks[0], err)
+	}
 	var silent error
 	for k, ch := range chunks {
 		if err := cmds[k].Err(); err != nil && !isAnswer(err) {
@@ -164,6 +171,85 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 		c.judge(ch, cmds[k].(*redis.Cmd), confirm)
 	}
 	return silent
+}
+
+// leastBulk is the least that a server can be set to take as one argument (proto-max-bulk-len).
+const leastBulk = 1 << 20
+
+// large reports whether a server may find ch too large. Such a chunk is a portion of its own: the server closes the
+// connection because of it.
+func (ch *chunk) large() bool { return ch.bytes > leastBulk-leastBulk/8 }
+
+// overLimit reports whether err is because ch is larger than the server takes. It says so, and closes the connection
+// while the rest is on its way, which may lose what it has said. So the server is asked for its limit; a user who may not
+// ask stays without an answer, and MaxMessageBytes has to be set.
+func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) bool {
+	if isAnswer(err) && !ofSize(err.Error()) {
+		return false
+	}
+	// The library keeps a connection that has brought an answer, though the server is closing it: this finds out.
+	var ask *redis.Cmd
+	for range 3 {
+		ask = redis.NewCmd(ctx, "CONFIG", "GET", "proto-max-bulk-len")
+		if c.b.exec(ctx, node, []redis.Cmder{ask}) != nil {
+			return false
+		}
+		if ask.Err() == nil || isAnswer(ask.Err()) {
+			break
+		}
+	}
+	if isAnswer(err) {
+		return true
+	}
+	limit := 0
+	switch values := ask.Val().(type) {
+	case []any: // RESP2
+		if len(values) == 2 {
+			limit, _ = strconv.Atoi(fmt.Sprint(values[1]))
+		}
+	case map[any]any:
+		limit, _ = strconv.Atoi(fmt.Sprint(values["proto-max-bulk-len"]))
+	}
+	return limit > 0 && ch.packed > limit
+}
+
+// divide sends the halves of a chunk that is too large. A message that is too large alone is refused.
+func (c *call) divide(ctx context.Context, node *redis.Client, ch *chunk, err error) error {
+	switch {
+	case len(ch.messages) == 1:
+		c.failAll(ch, outbox.Permanent(fmt.Errorf("redis: stream %q: the message takes %d bytes, more than the server's "+
+			"proto-max-bulk-len; raise that, or write a smaller message: %w", ch.stream, ch.packed, err)))
+		return nil
+	case !c.spent.Spend(2):
+		c.failAll(ch, search.ErrUndecided)
+		return nil
+	}
+	half := len(ch.messages) / 2
+	for _, messages := range [][]int32{ch.messages[:half], slices.Clone(ch.messages[half:])} {
+		part := &chunk{stream: ch.stream, messages: messages, bytes: ch.bytes}
+		c.mu.Lock()
+		c.dropLost(part)
+		c.mu.Unlock()
+		if len(part.messages) == 0 {
+			continue
+		}
+		if err := c.portion(ctx, node, []*chunk{part}); err != nil {
+			c.failRest(ch, err)
+			return err
+		}
+	}
+	return nil
+}
+
+// failRest settles the messages of ch that have no outcome, though a part of it was sent.
+func (c *call) failRest(ch *chunk, err error) {
+	rest := &chunk{stream: ch.stream}
+	for _, i := range ch.messages[len(ch.messages)/2:] {
+		if c.errs[i] == nil {
+			rest.messages = append(rest.messages, i)
+		}
+	}
+	c.failAll(rest, outbox.Unavailable(fmt.Errorf("%w (not sent)", err)))
 }
 
 // judge settles the messages of ch by the script's answer.
@@ -249,7 +335,7 @@ func (c *call) arguments(ch *chunk) []any {
 	case cfg.MaxAge > 0:
 		trim, limit = "MAXAGE", cfg.MaxAge.Milliseconds()
 	}
-	e := newEncoder(ch.bytes)
+	e := newEncoder(min(ch.bytes, fullBytes))
 	for _, i := range ch.messages {
 		if cfg.records != nil {
 			e.record(c.batch[i], c.plan.of[i], &c.formatted.records[i])
@@ -257,8 +343,10 @@ func (c *call) arguments(ch *chunk) []any {
 			e.message(c.batch[i], c.plan.of[i], ch.stream)
 		}
 	}
+	packed := e.done()
+	ch.packed = len(packed)
 	return []any{
 		"EVAL", script, 4, strings.Clone(ch.stream), index + recentSuffix, index + olderSuffix, index + knownSuffix,
-		cfg.DedupWindow, indexExpiry.Milliseconds(), create, trim, limit, c.name, e.done(),
+		cfg.DedupWindow, indexExpiry.Milliseconds(), create, trim, limit, c.name, packed,
 	}
 }

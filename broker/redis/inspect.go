@@ -10,7 +10,8 @@ import (
 )
 
 // Ping checks that the server, or every master of the cluster, answers and accepts writes, and returns the reason if
-// not. If all messages go to one stream that is not to be created, it must exist.
+// not. The user must be allowed to run scripts. If all messages go to one stream, its keys must be allowed too, and the
+// stream must exist unless it would be created. Ping changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	var err error
 	if cluster, ok := b.client.(*redis.ClusterClient); ok {
@@ -19,6 +20,9 @@ func (b *Broker) Ping(ctx context.Context) error {
 		err = nodeErr
 	} else {
 		err = b.pingNode(ctx, node)
+	}
+	if err == nil {
+		err = b.pingScript(ctx)
 	}
 	if err == nil && b.streams.Constant() && !b.cfg.CreateStreams {
 		err = b.pingStream(ctx, b.streams.Literals[0])
@@ -43,6 +47,33 @@ func (b *Broker) pingNode(ctx context.Context, node *redis.Client) error {
 			node.Options().Addr)
 	}
 	return nil
+}
+
+// pingScript runs a script that does nothing, with the keys of the one that appends: rights to a key are checked when it
+// is named.
+func (b *Broker) pingScript(ctx context.Context) error {
+	command, stream := []any{"EVAL", "return 1", 0}, ""
+	if b.streams.Constant() {
+		stream = b.streams.Literals[0]
+		index, _ := indexName(stream)
+		command = []any{"EVAL", "return 1", 4, stream, index + recentSuffix, index + olderSuffix, index + knownSuffix}
+	}
+	node, err := b.node(ctx, stream)
+	if err != nil {
+		return err
+	}
+	run := redis.NewCmd(ctx, command...)
+	if err := b.exec(ctx, node, []redis.Cmder{run}); err != nil {
+		return err
+	}
+	switch err := run.Err(); {
+	case err == nil:
+		return nil
+	case isAnswer(err):
+		return classify(said(err), stream)
+	default:
+		return noAnswer(err)
+	}
 }
 
 func (b *Broker) pingStream(ctx context.Context, stream string) error {

@@ -18,7 +18,8 @@ const (
 type chunk struct {
 	stream   string
 	messages []int32
-	bytes    int
+	bytes    int // about as many
+	packed   int // as they are sent
 }
 
 func (c *chunk) roomForNew() bool { return len(c.messages) < chunkMessages && c.bytes < chunkBytes }

@@ -44,7 +44,7 @@ func (b *Budget) Spend(sends int) bool {
 // minimum is enough to find one message among 10,000.
 const minimum = 2 * 14
 
-var size = regexp.MustCompile(`(?i)(larger|bigger|longer|greater) than (the )?(max|limit|allowed|permitted)|too (large|big|long)|` +
+var size = regexp.MustCompile(`(?i)(larger|bigger|longer|greater) than (the )?(max|limit|allowed|permitted)|must be shorter than|too (large|big|long)|` +
 	`exceed(s|ed|ing)? (the )?((configured|allowed|maximum|max) )*(message|request|payload|size|length)|` +
 	`(message|request|payload|body|record|batch) (size|length) .*(exceed|limit|max)|status code received from server: 413`)
 
