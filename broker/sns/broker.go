@@ -58,8 +58,8 @@ func (s *service) List(ctx context.Context) error {
 	return amazon.Classify("sns: ask for the topics", err)
 }
 
-// Find returns the topic with that ARN, and creates it if it doesn't exist and the configuration asks for that.
-func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
+// Find implements amazon.Service. The name is the topic's ARN.
+func (s *service) Find(ctx context.Context, name string, create bool) (*amazon.Target, error) {
 	isFIFO := strings.HasSuffix(name, amazon.FIFO)
 	topic := &amazon.Target{Name: name, Address: name, FIFO: isFIFO, Limit: defaultLimit, Request: defaultLimit}
 	output, err := s.client.GetTopicAttributes(ctx, &sns.GetTopicAttributesInput{TopicArn: &name})
@@ -67,6 +67,8 @@ func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error)
 	case amazon.IsDenied(err):
 		s.cfg.Logger.Debug("topic settings not checked", "topic", name, "error", err)
 		return topic, nil
+	case amazon.IsMissing(err) && s.cfg.CreateTopics && !create:
+		return nil, nil
 	case amazon.IsMissing(err) && s.cfg.CreateTopics:
 		return topic, s.create(ctx, name)
 	case amazon.IsMissing(err):

@@ -72,6 +72,10 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 		t.Fatalf("without: %v", errs)
 	}
 	contains(t, errs[0], name, "aws sns create-topic")
+	if err := a.broker(sns.Config{Topic: prefix + name + ".fifo", CreateTopics: true}).Ping(patient(t)); err != nil {
+		t.Errorf("a topic that the first message creates: %v", err)
+	}
+	contains(t, a.broker(sns.Config{Topic: prefix + name + ".fifo"}).Ping(patient(t)), "doesn't exist") // still
 	accepted(t, a.broker(sns.Config{CreateTopics: true}).Publish(patient(t), batch))
 }
 

@@ -150,7 +150,7 @@ func (s *session) once(ctx context.Context, free int) error {
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.service.cfg.Timeout)
 	defer cancel()
 	if s.queue == "" {
-		url, err := s.service.address(asking, s.cfg.Queue)
+		url, err := s.service.address(asking, s.cfg.Queue, true)
 		if err != nil {
 			return err
 		}

@@ -178,6 +178,10 @@ func TestAQueueIsCreatedWhenAsked(t *testing.T) {
 		t.Fatalf("without: %v", errs)
 	}
 	contains(t, errs[0], name, "aws sqs create-queue")
+	if err := a.broker(sqs.Config{Queue: name + ".fifo", CreateQueues: &sqs.QueueSettings{}}).Ping(patient(t)); err != nil {
+		t.Errorf("a queue that the first message creates: %v", err)
+	}
+	contains(t, a.broker(sqs.Config{Queue: name + ".fifo"}).Ping(patient(t)), "doesn't exist") // still
 	accepted(t, a.broker(sqs.Config{CreateQueues: &sqs.QueueSettings{}}).Publish(patient(t), batch))
 	if got, err := a.read(patient(t), name+".fifo"); err != nil || len(got) != 1 {
 		t.Errorf("%v, %v", got, err)

@@ -13,10 +13,10 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 )
 
-// Find returns the queue of that name, and creates it if it doesn't exist and the configuration asks for that.
-func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error) {
-	address, err := s.address(ctx, name)
-	if err != nil {
+// Find implements amazon.Service.
+func (s *service) Find(ctx context.Context, name string, create bool) (*amazon.Target, error) {
+	address, err := s.address(ctx, name, create)
+	if err != nil || address == "" {
 		return nil, err
 	}
 	bare, isFIFO := strings.CutSuffix(name, amazon.FIFO)
@@ -39,8 +39,8 @@ func (s *service) Find(ctx context.Context, name string) (*amazon.Target, error)
 	return queue, nil
 }
 
-// address returns the URL of a queue.
-func (s *service) address(ctx context.Context, name string) (string, error) {
+// address returns the URL of a queue, "" if it would be created.
+func (s *service) address(ctx context.Context, name string, create bool) (string, error) {
 	input := &sqs.GetQueueUrlInput{QueueName: &name}
 	if s.cfg.Account != "" {
 		input.QueueOwnerAWSAccountId = &s.cfg.Account
@@ -58,6 +58,8 @@ func (s *service) address(ctx context.Context, name string) (string, error) {
 		}
 		return "", amazon.Missing(fmt.Errorf("sqs: queue %q doesn't exist, or may not be seen: create it, for example "+
 			"by: aws sqs create-queue --queue-name %s%s", name, name, how))
+	case !create:
+		return "", nil
 	}
 	return s.create(ctx, name)
 }

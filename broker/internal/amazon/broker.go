@@ -20,9 +20,9 @@ type Service interface {
 	// List sends a request that needs no name, to check access. Errors have their kind.
 	List(ctx context.Context) error
 
-	// Find looks up a target by the name that Names gave, and creates it if the configuration allows that. Errors name
-	// it and have their kind.
-	Find(ctx context.Context, name string) (*Target, error)
+	// Find looks up a target by the name that Names gave, and creates it if the configuration allows that and create is
+	// true. Without create, one that would be created is nil. Errors name it and have their kind.
+	Find(ctx context.Context, name string, create bool) (*Target, error)
 
 	// Send sends one request, once. It returns the outcome of each entry, nil for an accepted one, or an error that
 	// concerns all entries: one made by Refusal if the request was at fault and may be divided. It keeps nothing of
@@ -86,7 +86,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the service answers and accepts the credentials, and that the targets exist that the configuration
-// names without a field. It returns the reason if not.
+// names without a field, or would be created. It returns the reason if not, and changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.settings.Timeout)
 	defer cancel()
@@ -95,7 +95,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	}
 	fixed := b.settings.Names.Fixed()
 	for _, name := range fixed {
-		if _, err := b.service.Find(ctx, name); err != nil {
+		if _, err := b.service.Find(ctx, name, false); err != nil {
 			return outbox.Unavailable(err)
 		}
 	}
@@ -192,7 +192,7 @@ func (b *Broker) findOne(ctx context.Context, name string) (*Target, error) {
 	if err := b.usable(); err != nil {
 		return nil, err
 	}
-	target, err := b.service.Find(ctx, name)
+	target, err := b.service.Find(ctx, name, true)
 	if err != nil {
 		return nil, err
 	}

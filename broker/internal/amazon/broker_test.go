@@ -24,7 +24,7 @@ type script struct {
 	finds int
 }
 
-func (s *script) Find(_ context.Context, name string) (*Target, error) {
+func (s *script) Find(_ context.Context, name string, _ bool) (*Target, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finds++

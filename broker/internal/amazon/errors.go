@@ -12,6 +12,7 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 )
 
 // refusal is an error about the content of a request.
@@ -60,7 +61,7 @@ func Classify(doing string, err error) error {
 	var api smithy.APIError
 	if !errors.As(err, &api) {
 		var answered *awshttp.ResponseError
-		if errors.As(err, &answered) && answered.HTTPStatusCode() < 500 {
+		if errors.As(err, &answered) && answered.HTTPStatusCode() > 0 && answered.HTTPStatusCode() < 500 {
 			return outbox.Unavailable(fmt.Errorf("%s: something that is not Amazon's service answered with status %d; "+
 				"is the endpoint right? (outcome unknown): %w", doing, answered.HTTPStatusCode(), err))
 		}
@@ -75,10 +76,12 @@ func Classify(doing string, err error) error {
 		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
 	case IsMissing(err):
 		return Missing(said)
-	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress"):
+	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress", "UnsupportedOperation", "MissingParameter"):
 		return outbox.TopicUnavailable(said)
-	case isContent(code):
+	case isContent(code), search.OfSize(api.ErrorMessage()):
 		return refusal{outbox.Permanent(said), true}
+	case isForeign(code):
+		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint the service's?", said))
 	case serverFault(err, api):
 		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said))
 	}
@@ -89,11 +92,13 @@ func Classify(doing string, err error) error {
 func EntryError(target, code, message string, senderFault bool) error {
 	err := fmt.Errorf("%s: %s: %s", target, code, message)
 	switch {
-	case isThrottle(code), isIdentity(code):
+	case isThrottle(code):
 		return outbox.Unavailable(err)
+	case isIdentity(code):
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", err))
 	case isDenied(code), isKey(code):
 		return outbox.TopicUnavailable(err)
-	case senderFault, isContent(code):
+	case senderFault, isContent(code), search.OfSize(message):
 		return outbox.Permanent(err)
 	}
 	// This is the service's own trouble, not the message's.
@@ -116,7 +121,14 @@ func isThrottle(code string) bool {
 
 func isIdentity(code string) bool {
 	return is(code, "InvalidClientTokenId", "UnrecognizedClient", "ExpiredToken", "InvalidSignature", "SignatureDoesNotMatch",
-		"IncompleteSignature", "MissingAuthenticationToken", "InvalidAccessKeyId", "RequestExpired", "AuthFailure", "OptInRequired")
+		"IncompleteSignature", "MissingAuthenticationToken", "InvalidAccessKeyId", "RequestExpired", "AuthFailure", "OptInRequired",
+		"RequestTimeTooSkewed", "RequestInTheFuture", "TokenRefreshRequired", "InvalidToken", "InvalidIdentityToken")
+}
+
+// isForeign reports whether a code says that the request as such isn't understood.
+func isForeign(code string) bool {
+	return is(code, "InvalidAction", "UnknownOperation", "MalformedQueryString", "InvalidQueryParameter", "InvalidHttpRequest",
+		"MalformedHttpRequest", "NoSuchVersion", "SerializationException")
 }
 
 func isDenied(code string) bool {

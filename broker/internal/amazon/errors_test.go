@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -22,6 +23,7 @@ func answered(status int, err error) error {
 
 func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 	t.Parallel()
+	answers := brokertest.Answers{}
 	for _, c := range []struct {
 		status     int
 		code, want string
@@ -47,6 +49,26 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		{503, "ServiceUnavailable", "unavailable", false},
 		{400, "AWS.SimpleQueueService.BatchRequestTooLong", "refused", true},
 		{400, "InvalidMessageContents", "refused", true},
+		{400, "BatchRequestTooLong", "refused", true},
+		{400, "MessageTooLong", "refused", true},
+		{403, "RequestExpired", "unavailable", false},
+		{403, "RequestTimeTooSkewed", "unavailable", false},
+		{403, "InvalidSignatureException", "unavailable", false},
+		{403, "IncompleteSignature", "unavailable", false},
+		{403, "MissingAuthenticationToken", "unavailable", false},
+		{403, "UnrecognizedClientException", "unavailable", false},
+		{403, "OptInRequired", "unavailable", false},
+		{403, "OverLimit", "unavailable", false},
+		{400, "InvalidSecurity", "topic unavailable", false},
+		{404, "InvalidAddress", "topic unavailable", false},
+		{400, "UnsupportedOperation", "topic unavailable", false},
+		{400, "MissingParameter", "topic unavailable", false},
+		{400, "InvalidAction", "unavailable", false},
+		{404, "MalformedQueryString", "unavailable", false},
+		{400, "EmptyBatchRequest", "retried", true},
+		{400, "TooManyEntriesInBatchRequest", "retried", true},
+		{400, "BatchEntryIdsNotDistinct", "retried", true},
+		{400, "InvalidBatchEntryId", "retried", true},
 		{400, "InvalidParameterValue", "retried", true},
 		{400, "SomethingNew", "retried", true},
 	} {
@@ -54,14 +76,25 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		if got := brokertest.Kind(err); got != c.want || refused(err) != c.divide {
 			t.Errorf("%d %s is %s, divided: %t; want %s, %t", c.status, c.code, got, refused(err), c.want, c.divide)
 		}
+		if c.code != "SomethingNew" {
+			answers["`"+c.code[strings.LastIndexAny(c.code, ".#")+1:]+"`"] = err
+		}
 	}
+	answers["any code with a status 5xx"] = Classify("do", answered(500, &smithy.GenericAPIError{Code: "SomethingNew"}))
+	answers["any other code"] = Classify("do", answered(400, &smithy.GenericAPIError{Code: "SomethingNew"}))
+	answers["any code that says that a message is too long"] = Classify("do",
+		answered(400, &smithy.GenericAPIError{Code: "InvalidParameterValue", Message: "Message must be shorter than 262144 bytes."}))
+	answers.Page(t, "../../../docs/brokers", "sqs.md", "codes")
 	for _, err := range []error{
 		errors.New("connection reset"), context.DeadlineExceeded, fmt.Errorf("no credentials"), answered(502,
-			errors.New("html")), answered(301, errors.New("html")),
+			errors.New("html")), answered(301, errors.New("html")), answered(0, context.DeadlineExceeded),
 	} {
 		if got := Classify("do", err); brokertest.Kind(got) != "unavailable" {
 			t.Errorf("%v is %s", err, brokertest.Kind(got))
 		}
+	}
+	if got := Classify("do", answered(0, context.DeadlineExceeded)); strings.Contains(got.Error(), "endpoint") {
+		t.Errorf("nothing answered, and the endpoint is blamed: %v", got)
 	}
 }
 
