@@ -69,7 +69,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping asks the server for its health (grpc.health.v1), and for that of outbox.v1.Delivery if the server reports single
-// services. A server without the health service is healthy if it answers.
+// services. A server without the health service is healthy if it answers. A request without messages shows whether it
+// accepts the token or certificate.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.join()
 	if err != nil {
@@ -85,16 +86,27 @@ func (b *Broker) Ping(ctx context.Context) error {
 			if s := health.GetStatus(); s != grpc_health_v1.HealthCheckResponse_SERVING {
 				return outbox.Unavailable(fmt.Errorf("grpc: the server is not healthy: %v", s))
 			}
-			return nil
+			return b.allowed(ctx, l)
 		case codes.NotFound:
 			continue // it reports only on itself
 		case codes.Unimplemented:
-			return nil
+			return b.allowed(ctx, l)
 		}
 		if status.Code(err) == codes.DeadlineExceeded {
 			b.retire(l)
 		}
 		return outbox.Unavailable(fmt.Errorf("grpc: ask for health: %w", err))
+	}
+	return nil
+}
+
+// allowed checks that the server lets this client deliver, by a request without messages. Any other answer to that says
+// nothing.
+func (b *Broker) allowed(ctx context.Context, l *link) error {
+	_, err := outboxpb.NewDeliveryClient(l.conn).Deliver(ctx, &outboxpb.DeliverRequest{})
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return b.cfg.broken(err)
 	}
 	return nil
 }

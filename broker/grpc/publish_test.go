@@ -99,6 +99,16 @@ func TestPingAsksForHealth(t *testing.T) {
 	if err := newBroker(t, "127.0.0.1:1", grpc.Config{}).Ping(patient(t)); !outbox.IsUnavailable(err) {
 		t.Errorf("nobody there: %v", err)
 	}
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied} {
+		guarded := newServer(t, nil, nil, grpcgo.UnaryInterceptor(
+			func(_ context.Context, _ any, info *grpcgo.UnaryServerInfo, _ grpcgo.UnaryHandler) (any, error) {
+				return nil, status.Error(code, "who are you?")
+			}))
+		err := newBroker(t, guarded.address, grpc.Config{}).Ping(patient(t))
+		if !outbox.IsUnavailable(err) {
+			t.Errorf("%v: %v", code, err)
+		}
+	}
 	var checks *health.Server
 	address := startWith(t, func(g *grpcgo.Server) {
 		checks = health.NewServer()

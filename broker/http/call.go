@@ -157,7 +157,11 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 	}
 	var body bytes.Buffer
 	if err := webhook.WriteBatch(&body, batch); err != nil {
-		c.settleAll(group, outbox.Permanent(err))
+		if len(group) == 1 {
+			c.settle(group[0], outbox.Permanent(err))
+		} else {
+			c.halves(ctx, at, group)
+		}
 		return
 	}
 	header := at.header(ctx)
@@ -182,6 +186,11 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 		c.settleAll(group, search.ErrUndecided)
 		return
 	}
+	c.halves(ctx, at, group)
+}
+
+// halves sends group in two requests.
+func (c *call) halves(ctx context.Context, at *rounds, group []int32) {
 	half := len(group) / 2
 	c.several(ctx, at, group[:half])
 	rest := c.unsettled(group[half:])

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
@@ -203,6 +204,16 @@ func TestABatchThatIsRefusedAsAWholeIsHalvedUntilTheCulpritIsKnown(t *testing.T)
 		}
 	}
 	got.Check(t, rest)
+}
+
+// A time beyond the year 9999, which PostgreSQL has, can't be in a batch.
+func TestAMessageThatABatchCanNotHaveIsRefusedAlone(t *testing.T) {
+	t.Parallel()
+	r := newRecorder(t, always(http.StatusOK))
+	b := newBroker(t, r.URL, webhooks.Config{Batch: 64})
+	batch := messages(20, 20)
+	batch[7].DeliverAt = time.Date(20231, 1, 1, 0, 0, 0, 0, time.UTC)
+	brokertest.CheckRefused(t, batch, b.Publish(patient(t), batch), 7)
 }
 
 func TestTheReceiversResultsDecideOverAMessageOfABatch(t *testing.T) {

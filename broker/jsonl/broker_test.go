@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -446,4 +447,24 @@ func BenchmarkPublish(b *testing.B) {
 		accepted(b, broker.Publish(b.Context(), batch))
 	}
 	b.ReportMetric(float64(b.N)*float64(len(batch))/b.Elapsed().Seconds(), "msg/s")
+}
+
+func TestAProbeLeavesNoFileBehind(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "out.jsonl")
+	for _, publish := range []bool{false, true} {
+		b := jsonl.NewFile(path, jsonl.Config{})
+		if err := b.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if publish {
+			accepted(t, b.Publish(t.Context(), []*outbox.Message{message("k", 1)}))
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) == publish {
+			t.Errorf("after a probe, with a message written: %v: %v", publish, err)
+		}
+	}
 }

@@ -19,7 +19,8 @@ type file struct {
 	path   string
 	logger *slog.Logger
 
-	f handle // nil when it has to be opened
+	f    handle // nil when it has to be opened
+	made bool   // open has made the file, and nothing was written to it: a probe leaves none behind
 }
 
 // ErrLocked is the error of a file that another Broker has open. That one can write to it.
@@ -70,7 +71,7 @@ func (s *file) open() (err error) {
 			return plain(err)
 		}
 	}
-	s.f = f
+	s.f, s.made = f, created
 	return nil
 }
 
@@ -93,6 +94,7 @@ func (s *file) write(lines []byte) (int, error) {
 		err = s.f.Sync()
 	}
 	if err == nil {
+		s.made = false
 		return n, nil
 	}
 	fault := s.fault("write", err)
@@ -127,6 +129,9 @@ func (s *file) close() error {
 	if s.f == nil {
 		return nil
 	}
+	if s.made {
+		os.Remove(s.path) // still locked, and empty; nothing is lost if this fails
+	}
 	err := s.f.Close()
 	s.f = nil
 	if err != nil {
@@ -138,6 +143,10 @@ func (s *file) close() error {
 func (s *file) fault(verb string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("jsonl: %s %s: the disk is full: %w; make room and delivery goes on", verb, s.path, plain(err))
+	}
+	if errors.Is(err, syscall.EFBIG) {
+		return fmt.Errorf("jsonl: %s %s: the file is as large as it may be: %w; rename it, and delivery goes on with a new one, or "+
+			"raise the limit (ulimit -f, the file system's)", verb, s.path, plain(err))
 	}
 	return fmt.Errorf("jsonl: %s %s: %w", verb, s.path, plain(err))
 }

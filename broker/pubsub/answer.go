@@ -8,6 +8,7 @@ import (
 	pubsub "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,6 +25,10 @@ func (b *Broker) classify(topic string, err error) error {
 	}
 	s, _ := status.FromError(err)
 	said := fmt.Errorf("pubsub: topic %q: %w", topic, err)
+	switch {
+	case s.Code() == codes.ResourceExhausted && search.OfSize(s.Message()), s.Code() == codes.OutOfRange && search.OfSize(s.Message()):
+		return outbox.Permanent(said) // the emulator, or a server between
+	}
 	switch s.Code() {
 	case codes.InvalidArgument:
 		return outbox.Permanent(said)
@@ -33,10 +38,12 @@ func (b *Broker) classify(topic string, err error) error {
 			topic, b.cfg.Project, topic, b.cfg.Project, err))
 	case codes.PermissionDenied, codes.FailedPrecondition:
 		return outbox.TopicUnavailable(said)
-	case codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
+	case codes.AlreadyExists, codes.OutOfRange:
 		return said
+	case codes.Unimplemented:
+		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint that of Pub/Sub?", said))
 	case codes.Unauthenticated:
-		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right", said))
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
 	case codes.ResourceExhausted:
 		// This is a quota of the project or the region.
 		return outbox.RetryAfter(outbox.Unavailable(said), pause(s))

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"cloud.google.com/go/iam/apiv1/iampb"
 	pubsub "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
@@ -58,7 +60,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the service answers and accepts the credentials, and, if the template has no field, that its topic
-// exists. It returns the reason if not.
+// exists, or would be created, and may be published to. It returns the reason if not, and changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
@@ -69,8 +71,11 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if b.topic.Constant() {
 		id := b.topic.Literals[0]
 		_, err := client.GetTopic(ctx, &pubsubpb.GetTopicRequest{Topic: b.path(id)})
-		if err == nil || status.Code(err) == codes.PermissionDenied {
+		switch {
+		case isMissing(err) && b.cfg.CreateTopics:
 			return nil
+		case err == nil, status.Code(err) == codes.PermissionDenied:
+			return outbox.Unavailable(b.mayPublish(ctx, client, id))
 		}
 		return outbox.Unavailable(b.classify(id, err))
 	}
@@ -80,6 +85,17 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return nil
 	}
 	return outbox.Unavailable(fmt.Errorf("pubsub: ask for the topics of project %q: %w", b.cfg.Project, err))
+}
+
+// mayPublish asks whether messages may be published to a topic, which needs no permission.
+func (b *Broker) mayPublish(ctx context.Context, client *pubsub.TopicAdminClient, id string) error {
+	const publish = "pubsub.topics.publish"
+	answer, err := client.TestIamPermissions(ctx, &iampb.TestIamPermissionsRequest{Resource: b.path(id), Permissions: []string{publish}})
+	if err != nil || slices.Contains(answer.GetPermissions(), publish) {
+		return nil // a server that can't tell, such as the emulator, has been asked already whether it answers
+	}
+	return outbox.TopicUnavailable(fmt.Errorf("pubsub: topic %q: not permitted: grant this account %s, for example by the role "+
+		"roles/pubsub.publisher", id, publish))
 }
 
 // Close closes the connection. It may be called more than once.

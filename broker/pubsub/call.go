@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/search"
 )
 
 // Bounds of a request that has more than one message. The service accepts ten times the bytes, but smaller requests run
@@ -23,6 +24,7 @@ type call struct {
 	batch []*outbox.Message
 	errs  []error
 	lanes []lane
+	spent search.Budget
 }
 
 // lane is the messages of a key, in order, or messages without a key.
@@ -153,6 +155,12 @@ func (c *call) publish(ctx context.Context, l lane, r request) (accepted bool, d
 		}
 		return false, err
 	case outbox.IsPermanent(err) && len(r.indexes) > 1:
+		if !c.spent.Spend(2) {
+			for _, i := range r.indexes {
+				c.errs[i] = search.ErrUndecided
+			}
+			return false, nil
+		}
 		half := len(r.indexes) / 2
 		first := request{r.topic, r.indexes[:half], r.messages[:half]}
 		second := request{r.topic, r.indexes[half:], r.messages[half:]}

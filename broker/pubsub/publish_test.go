@@ -259,6 +259,15 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 	accepted(t, f.broker(pubsub.Config{CreateTopics: true}).Publish(patient(t), batch))
 }
 
+func TestAProbeCreatesNoTopic(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	if err := f.broker(pubsub.Config{Topic: "later", CreateTopics: true}).Ping(patient(t)); err != nil {
+		t.Errorf("a topic that the first message creates: %v", err)
+	}
+	contains(t, f.broker(pubsub.Config{Topic: "later"}).Ping(patient(t)), "doesn't exist") // still
+}
+
 func TestPingNamesAMissingTopic(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
