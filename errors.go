@@ -46,9 +46,9 @@ func IsUnavailable(err error) bool { return hasKind(err, kindUnavailable) }
 func IsTopicUnavailable(err error) bool { return hasKind(err, kindTopicUnavailable) }
 
 // ErrSkipped is a broker's answer for a message that it did not send because an earlier message of the
-// same key in the same batch failed. A broker also answers so when it has looked long enough for the messages because of
-// which a request was refused, and has decided some of the batch: the others are published again at once. No attempt is
-// counted.
+// same key in the same batch failed. A broker also answers so when it has looked long enough for the messages because
+// of which a request was refused, and has decided some of the batch: the others are published again at once. No attempt
+// is counted.
 var ErrSkipped = errors.New("outbox: not sent because an earlier message of its key failed")
 
 // RetryAfter adds to err a request not to try again before d has passed. For an unavailable error the engine stalls the

@@ -24,7 +24,7 @@ type Broker struct {
 	cfg    Config
 	unary  atomic.Bool
 
-	// half is half the size of the smallest request that was refused as too large and had several messages; 0: none was.
+	// half is half the size of the smallest request of several messages that was refused as too large; 0: none was.
 	half atomic.Int64
 
 	batches inorder.Pool

@@ -98,7 +98,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 
 // Ping returns nil if messages could be published, as far as that shows without publishing one, else an unavailable
 // error with the cause. A server of the cluster has to answer, at the address that the cluster itself gives for it. If
-// all messages go to one topic, it has to exist (unless it would be created), the user has to be allowed to write there,
+// all messages go to one topic, it has to exist (unless it would be created), the user must be allowed to write there,
 // and the leader of each partition has to answer.
 func (b *Broker) Ping(ctx context.Context) error {
 	b.mu.Lock()

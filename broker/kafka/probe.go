@@ -78,7 +78,8 @@ func (b *Broker) reach(ctx context.Context, servers []kmsg.MetadataResponseBroke
 			_, err := b.control.Broker(int(s.NodeID)).Request(ctx, req)
 			if err != nil {
 				err = fmt.Errorf("server %d of the cluster doesn't answer at %s:%d, the address that the cluster gives for it "+
-					"(advertised.listeners); it must be one that resolves and can be reached from here: %w", s.NodeID, s.Host, s.Port, explain(err))
+					"(advertised.listeners); it must be one that resolves and can be reached from here: %w",
+					s.NodeID, s.Host, s.Port, explain(err))
 			}
 			answers <- err
 		}()

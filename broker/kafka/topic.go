@@ -32,8 +32,8 @@ type topics map[string]*topic
 // freshFor is how old a limit may be when a message is permanently refused because of it.
 const freshFor = 30 * time.Second
 
-// lookup queries the cluster about topics, and remembers and returns those that can be published to. errs are the errors
-// of the others; down means that no answer came.
+// lookup queries the cluster about topics, and remembers and returns those that can be published to. errs are the
+// errors of the others; down means that no answer came.
 func (b *Broker) lookup(ctx context.Context, names []string) (found topics, errs map[string]error, down error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
 	defer cancel()

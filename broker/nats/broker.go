@@ -73,8 +73,8 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the server answers and has JetStream, and returns the reason if not. If a stream is configured, it
-// must exist and have a leader and a quorum, unless it would be created; otherwise, if all messages go to one subject, a
-// stream must take it. Ping changes nothing.
+// must exist and have a leader and a quorum, unless it would be created; otherwise, if all messages go to one subject,
+// a stream must take it. Ping changes nothing.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.shared.Get(ctx)
 	if err != nil {
@@ -124,8 +124,8 @@ func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	}
 }
 
-// ready makes a link fit for publishing, once: the stream is there, and what it had last is known. A link that was made to
-// ask whether the server answers changes nothing there.
+// ready makes a link fit for publishing, once: the stream is there, and what it had last is known. A link that was made
+// to ask whether the server answers changes nothing there.
 func (b *Broker) ready(ctx context.Context, l *link) error {
 	select {
 	case l.preparing <- struct{}{}:

@@ -64,8 +64,8 @@ func (c *call) closed(l *link, ch *channel) error {
 	return cause
 }
 
-// limit returns the most bytes of a message, if the server has closed the channel because one has more. If it doesn't name
-// a number, the largest message in flight has more than that: it has at least as many as the one that was refused.
+// limit returns the most bytes of a message, if the server has closed the channel because one has more. If it doesn't
+// name a number, the largest message in flight has more than that: it has at least as many as the one that was refused.
 func (c *call) limit(said *amqp091.Error) (int, bool) {
 	if found := namesLimit.FindStringSubmatch(said.Reason); found != nil {
 		if limit, err := strconv.Atoi(found[1]); err == nil {

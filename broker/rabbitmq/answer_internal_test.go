@@ -14,8 +14,8 @@ func TestALimitIsKnownThoughTheServerNamesNone(t *testing.T) {
 		limit int
 		known bool
 	}{
-		{amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - message size 5000 is larger than configured max size 1024"},
-			1024, true},
+		{amqp091.Error{Code: amqp091.PreconditionFailed,
+			Reason: "PRECONDITION_FAILED - message size 5000 is larger than configured max size 1024"}, 1024, true},
 		{amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - message too large"}, 4999, true},
 		{amqp091.Error{Code: amqp091.ContentTooLarge, Reason: "CONTENT_TOO_LARGE"}, 4999, true},
 		{amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - unknown delivery tag 7"}, 0, false},

@@ -78,7 +78,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 }
 
 // Ping checks that the server answers and accepts messages, and returns the reason if not. If all messages go to one
-// exchange, it must exist, unless it would be created, and the user must be allowed to write to it. Ping changes nothing.
+// exchange, it must exist, unless it would be created, and the user must be allowed to write to it. Nothing is changed.
 func (b *Broker) Ping(ctx context.Context) error {
 	l, err := b.shared.Get(ctx)
 	if err != nil {
@@ -110,8 +110,8 @@ func (b *Broker) Close() error {
 
 var errClosed = errors.New("rabbitmq: the broker is closed")
 
-// ready makes a link fit for publishing, once: the topology is there that the configuration asks for. A link that was made
-// to ask whether the server answers changes nothing there.
+// ready makes a link fit for publishing, once: the topology is there that the configuration asks for. A link that was
+// made to ask whether the server answers changes nothing there.
 func (b *Broker) ready(ctx context.Context, l *link) error {
 	select {
 	case l.preparing <- struct{}{}:

@@ -176,13 +176,13 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 // leastBulk is the least that a server can be set to take as one argument (proto-max-bulk-len).
 const leastBulk = 1 << 20
 
-// large reports whether a server may find ch too large. Such a chunk is a portion of its own: the server closes the
+// large reports whether a server may find c too large. Such a chunk is a portion of its own: the server closes the
 // connection because of it.
-func (ch *chunk) large() bool { return ch.bytes > leastBulk-leastBulk/8 }
+func (c *chunk) large() bool { return c.bytes > leastBulk-leastBulk/8 }
 
 // overLimit reports whether err is because ch is larger than the server takes. It says so, and closes the connection
-// while the rest is on its way, which may lose what it has said. So the server is asked for its limit; a user who may not
-// ask stays without an answer, and MaxMessageBytes has to be set.
+// while the rest is on its way, which may lose what it has said. So the server is asked for its limit; a user who may
+// not ask stays without an answer, and MaxMessageBytes has to be set.
 func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) bool {
 	if isAnswer(err) && !ofSize(err.Error()) {
 		return false

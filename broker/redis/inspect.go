@@ -49,8 +49,8 @@ func (b *Broker) pingNode(ctx context.Context, node *redis.Client) error {
 	return nil
 }
 
-// pingScript runs a script that does nothing, with the keys of the one that appends: rights to a key are checked when it
-// is named.
+// pingScript runs a script that does nothing, with the keys of the one that appends: rights to a key are checked when
+// it is named.
 func (b *Broker) pingScript(ctx context.Context) error {
 	command, stream := []any{"EVAL", "return 1", 0}, ""
 	if b.streams.Constant() {

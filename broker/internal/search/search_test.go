@@ -22,7 +22,7 @@ func TestAnswersAboutSizeAreKnown(t *testing.T) {
 		"Received message exceeds the maximum configured message size.",                           // .NET
 		"Received message larger than max (200123 vs 100000)",                                     // Node
 		"Error, decoded message length too large: found 200123 bytes, the limit is: 100000 bytes", // Rust
-		"unexpected HTTP status code received from server: 413 (Request Entity Too Large); transport: received unexpected content-type \"text/html\"",
+		"unexpected HTTP status code received from server: 413 (Request Entity Too Large)",
 		"The value for request_size is too large. You passed 10485761 in the request, but the maximum value is 10485760.",
 		"One or more parameters are invalid. Reason: Message must be shorter than 262144 bytes.", // SQS
 		"Request payload size exceeds the limit: 10485760 bytes.",

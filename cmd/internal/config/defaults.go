@@ -27,9 +27,9 @@ func (d *Destination) standard() {
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
 }
 
-// patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error for
-// each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages have
-// failed and none was accepted.
+// patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error
+// for each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages
+// have failed and none was accepted.
 func (l *loader) patience(d *Destination, path string) {
 	if d.Broker.Webhook == nil && d.Broker.GRPC == nil {
 		return
