@@ -138,18 +138,23 @@ func (d *deadRows) selected(s RowSelection) (where string, args []any, err error
 	return fmt.Sprintf("%s AND m.%s = ANY ($1::text[]::%s[])", d.where, schema.QuoteIdentifier(d.ID), id.Type), []any{s.IDs}, nil
 }
 
-// DeadRows lists the dead letters of a destination that reads a table of its own, or its blocked rows, the newest
-// first, at most limit (default 100, at most 1000).
-func DeadRows(ctx context.Context, db DB, destination string, blocked bool, limit int) (list []DeadRow, err error) {
+// DeadRows lists the dead letters that s names, or blocked rows, the newest first, at most limit (default 100, at most
+// 1000).
+func DeadRows(ctx context.Context, db DB, s RowSelection, limit int) (list []DeadRow, err error) {
 	err = read(ctx, db, func(tx pgx.Tx) error {
-		d, err := readDeadRows(ctx, tx, destination, blocked)
+		d, err := readDeadRows(ctx, tx, s.Destination, s.Blocked)
+		if err != nil {
+			return err
+		}
+		where, args, err := d.selected(s)
 		if err != nil {
 			return err
 		}
 		text := func(columns ...string) string { return readable("coalesce(" + d.value("text", columns...) + ", '')") }
-		rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT $1::text, %s, %s, %s, coalesce(%s, 0), %s, %s AS at FROM %s m WHERE %s
-			ORDER BY at DESC NULLS LAST, 2 LIMIT %d`, text(d.ID), text(d.MessageID), text(d.EventType), d.attempts(),
-			readable("coalesce("+d.error()+", '')"), d.at(), d.in.TableName(), d.where, pageSize(limit)), d.in.TableName().String())
+		rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT %s::text, %s, %s, %s, coalesce(%s, 0), %s, %s AS at FROM %s m WHERE %s
+			ORDER BY at DESC NULLS LAST, 2 LIMIT %d`,
+			schema.QuoteLiteral(d.in.TableName().String()), text(d.ID), text(d.MessageID), text(d.EventType), d.attempts(),
+			readable("coalesce("+d.error()+", '')"), d.at(), d.in.TableName(), where, pageSize(limit)), args...)
 		if err != nil {
 			return err
 		}

@@ -214,8 +214,12 @@ func (c *core) exhaust(it *item, reason Reason) {
 	case c.cfg.OnExhausted == Stop:
 		// It stays where it is: nothing is published any more.
 		if c.stopped == nil {
-			c.stopped = fmt.Errorf("message %s (topic %.200q, key %.200q) can't be delivered after %d attempts and the policy is %q: %w",
-				it.d.ID, it.d.Topic, it.d.OrderingKey(), it.d.Attempts, Stop, it.err)
+			row := ""
+			if it.d.Row != "" {
+				row = fmt.Sprintf("row %.200q, ", it.d.Row)
+			}
+			c.stopped = fmt.Errorf("message %s (%stopic %.200q, key %.200q) can't be delivered after %d attempts and the policy is %q: %w",
+				it.d.ID, row, it.d.Topic, it.d.OrderingKey(), it.d.Attempts, Stop, it.err)
 		}
 	case c.cfg.OnExhausted == Block && it.held:
 		c.retryHeld(l, it, time.Time{}, true)

@@ -178,6 +178,11 @@ type Delivery struct {
 	// topic). It is never published; the policy for refused messages applies.
 	Invalid error
 
+	// Row is the id of the row in a table that exists already, as text; empty for the outbox, whose rows are known by
+	// the message's id. DedupKey is the text that the message's id was made from, if it was no UUID.
+	Row      string
+	DedupKey string
+
 	// Window and Ref are the strategy's own, to find its way back from a delivery to its place.
 	Window uint64
 	Ref    uint64

@@ -467,20 +467,43 @@ func (l *loop) logFailures(k *call, errs []error) {
 		if err == nil || outbox.IsUnavailable(err) || outbox.IsTopicUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
 			continue
 		}
-		l.relay.cfg.Logger.Warn("message not accepted", append(printed.Message(k.Batch[i]),
+		l.relay.cfg.Logger.Warn("message not accepted", append(about(k.items[i].d),
 			"destination", l.relay.cfg.Name, "attempt", k.items[i].d.Attempts+1, "error", err)...)
 	}
 }
 
 func (l *loop) logSettled(s *Settlement) {
-	log := func(dead []Dead) {
-		for _, d := range dead {
-			l.relay.cfg.Logger.Error("dead letter", append(printed.Message(&d.Delivery.Message),
-				"destination", l.relay.cfg.Name, "reason", string(d.Reason), "error", d.Err)...)
+	log := func(what string, d *Delivery, blocked bool, more ...any) {
+		line := append(append(about(d), "destination", l.relay.cfg.Name), more...)
+		if next := l.relay.cfg.Remedy; next != nil {
+			line = append(line, "next", next(d, blocked))
+		}
+		l.relay.cfg.Logger.Error(what, line...)
+	}
+	for _, list := range [][]Dead{s.Dead, s.HeldDead} {
+		for _, d := range list {
+			log("dead letter", d.Delivery, false, "reason", string(d.Reason), "error", d.Err)
 		}
 	}
-	log(s.Dead)
-	log(s.HeldDead)
+	for _, list := range [][]Hold{s.Hold, s.HeldRetry} {
+		for _, h := range list {
+			if h.Blocked {
+				log("key blocked", h.Delivery, true, "attempts", h.Delivery.Attempts, "error", h.Err)
+			}
+		}
+	}
+}
+
+// about is what a log line says of a message, and of the row that it is.
+func about(d *Delivery) []any {
+	line := printed.Message(&d.Message)
+	if d.Row != "" {
+		line = append(line, "row", strings.Clone(printed.Key(d.Row)))
+	}
+	if d.DedupKey != "" {
+		line = append(line, "dedup_key", strings.Clone(printed.Key(d.DedupKey)))
+	}
+	return line
 }
 
 // tracker reports changes of state, and only changes.

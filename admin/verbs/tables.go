@@ -8,9 +8,10 @@ import (
 
 // TablesDead are the parameters of "tables dead".
 type TablesDead struct {
-	Destination string `json:"destination" required:"true" help:"that reads a table of its own"`
-	Blocked     bool   `json:"blocked,omitempty" help:"rows that keep their keys waiting, instead of dead letters"`
-	Limit       int    `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	IDs         []string `json:"ids,omitempty" arg:"ID" help:"ids of rows; without them, all"`
+	Destination string   `json:"destination" required:"true" help:"that reads a table of its own"`
+	Blocked     bool     `json:"blocked,omitempty" help:"rows that keep their keys waiting, instead of dead letters"`
+	Limit       int      `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
 }
 
 func tablesDead() Verb {
@@ -19,9 +20,10 @@ func tablesDead() Verb {
 		Short: "List dead letters in a table that exists",
 		Long: `They are where the mapping keeps them: rows with the status for failed ones, or in the table for dead letters. What
 the mapping has no column for is not known. Blocked rows are those whose next attempt is never (infinity).`,
-		Example: `  outbox tables dead --destination shop`,
+		Example: `  outbox tables dead --destination shop
+  outbox tables dead --destination shop 1234`,
 	}, func(ctx context.Context, db admin.DB, p TablesDead) ([]admin.DeadRow, error) {
-		return admin.DeadRows(ctx, db, p.Destination, p.Blocked, p.Limit)
+		return admin.DeadRows(ctx, db, admin.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs}, p.Limit)
 	})
 }
 

@@ -90,7 +90,8 @@ destinations:
 		t.Errorf("exit code %d", code)
 	}
 	for _, want := range []string{"destination payments: ", "dead letter", "exhausted after 3 attempts",
-		"the ledger is &lt;closed&gt;", "docs/mapping.md"} {
+		"the ledger is &lt;closed&gt;", "deduplication key i", ", row ", "outbox tables dead --destination payments",
+		"once more: outbox tables requeue --destination payments "} {
 		if !strings.Contains(h.all(), want) {
 			t.Errorf("the webhook was not told %q:\n%s", want, h.all())
 		}
@@ -110,6 +111,11 @@ destinations:
 			t.Fatal(err)
 		}
 		dead += n.DeadLetters
+		for _, m := range n.First {
+			if m.Next != "outbox tables requeue --destination payments "+m.Row || m.DedupKey == "" {
+				t.Errorf("a message is described by %+v", m)
+			}
+		}
 	}
 	if dead != 20 {
 		t.Errorf("the command was told of %d dead letters, want 20", dead)

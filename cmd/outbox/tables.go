@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
@@ -25,6 +26,11 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
 	if err := t.flush(); err != nil {
 		return err
 	}
+	command := "outbox tables requeue"
+	if p.Blocked {
+		command += " --blocked"
+	}
+	fmt.Fprintf(a.stderr, "to have one delivered once more, when its cause is gone: %s --destination %s ID\n", command, shell.Word(p.Destination))
 	if len(rows) == p.Limit {
 		fmt.Fprintf(a.stderr, "there may be more than %d: --limit\n", p.Limit)
 	}

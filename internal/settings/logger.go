@@ -10,8 +10,9 @@ import (
 )
 
 // Logger is l, or the program's default: trouble that goes to no log would not be noticed. Of level info and above, at
-// most LogLines lines a minute are written, and a count of the others with the ids of a few messages: a fault that a
-// million messages have must not fill a disk. Loggers that are made from the result share the bound.
+// most LogLines lines a minute are written, and as many of level error, so that what is tried again doesn't hide what is
+// not. Of the others a count is written with the ids of a few messages: a fault that a million messages have must not
+// fill a disk. Loggers that are made from the result share the bound.
 func Logger(l *slog.Logger) *slog.Logger {
 	l = cmp.Or(l, slog.Default())
 	if _, bounded := l.Handler().(*quiet); bounded {
@@ -46,6 +47,7 @@ type budget struct {
 	mu      sync.Mutex
 	began   time.Time
 	lines   int
+	errors  int         // of lines of level error, which have a bound of their own
 	skipped []*skipped  // in the order in which they began
 	timer   *time.Timer // writes skipped if no further line does
 }
@@ -53,9 +55,11 @@ type budget struct {
 // skipped counts the lines with one text that were not written.
 type skipped struct {
 	handler slog.Handler
+	first   time.Time // when the first of them came
 	last    slog.Record
 	n       int
 	ids     []string // of the first messages
+	rows    []string // of a table that exists, which the first messages are
 }
 
 func (q *quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
@@ -79,13 +83,17 @@ func (b *budget) skips(h slog.Handler, r slog.Record) bool {
 	b.turn(now, false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.lines++; b.lines <= LogLines {
+	lines := &b.lines
+	if r.Level >= slog.LevelError {
+		lines = &b.errors
+	}
+	if *lines++; *lines <= LogLines {
 		return false
 	}
 	i := slices.IndexFunc(b.skipped, func(s *skipped) bool { return s.last.Message == r.Message })
 	if i < 0 {
 		i = len(b.skipped)
-		b.skipped = append(b.skipped, &skipped{handler: h})
+		b.skipped = append(b.skipped, &skipped{handler: h, first: r.Time})
 	}
 	if b.timer == nil {
 		b.timer = time.AfterFunc(LogWindow-now.Sub(b.began), func() { b.turn(time.Now(), false) })
@@ -94,8 +102,11 @@ func (b *budget) skips(h slog.Handler, r slog.Record) bool {
 	s.last = r.Clone()
 	s.n++
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "message_id" && len(s.ids) < logSample {
+		switch {
+		case a.Key == "message_id" && len(s.ids) < logSample:
 			s.ids = append(s.ids, a.Value.String())
+		case a.Key == "row" && len(s.rows) < logSample:
+			s.rows = append(s.rows, a.Value.String())
 		}
 		return true
 	})
@@ -110,23 +121,26 @@ func (b *budget) turn(now time.Time, atOnce bool) {
 		return
 	}
 	due := b.skipped
-	b.began, b.lines, b.skipped = now, len(due), nil
+	b.began, b.lines, b.errors, b.skipped = now, len(due), 0, nil
 	if b.timer != nil {
 		b.timer.Stop()
 		b.timer = nil
 	}
 	b.mu.Unlock()
 	for _, s := range due {
-		r := slog.NewRecord(now, s.last.Level, s.last.Message, 0)
+		r := slog.NewRecord(s.last.Time, s.last.Level, s.last.Message, 0)
 		s.last.Attrs(func(a slog.Attr) bool {
-			if a.Key != "message_id" {
+			if a.Key != "message_id" && a.Key != "row" && a.Key != "dedup_key" && a.Key != "next" {
 				r.AddAttrs(a)
 			}
 			return true
 		})
-		r.AddAttrs(slog.Int("more", s.n), slog.Duration("within", LogWindow))
+		r.AddAttrs(slog.Int("more", s.n), slog.Time("since", s.first))
 		if len(s.ids) > 0 {
 			r.AddAttrs(slog.Any("message_ids", s.ids))
+		}
+		if len(s.rows) > 0 {
+			r.AddAttrs(slog.Any("rows", s.rows))
 		}
 		_ = s.handler.Handle(context.Background(), r) // as slog.Logger does
 	}

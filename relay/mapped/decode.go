@@ -108,7 +108,7 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 }
 
 // textColumns are read as text, in the order in which they are laid out in memory.
-var textColumns = [...]int{colID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
+var textColumns = [...]int{colID, colMessageID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || v[colID] == nil {
@@ -130,6 +130,8 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 		return s
 	}
 	r.id = text(colID)
+	d.Row = r.id
+	messageID := text(colMessageID)
 	d.Topic = text(colTopic)
 	d.Key = text(colKey)
 	d.AggregateType = text(colAggregateType)
@@ -137,10 +139,12 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.EventType = text(colEventType)
 	d.ContentType = text(colContentType)
 	r.by = int64(binary.BigEndian.Uint64(v[colBy]))
-	if id := v[colMessageID]; id != nil {
-		d.ID = t.messageID(string(id))
+	if v[colMessageID] == nil {
+		d.ID, _ = t.messageID(r.id)
+	} else if id, made := t.messageID(messageID); made {
+		d.ID, d.DedupKey = id, messageID
 	} else {
-		d.ID = t.messageID(r.id)
+		d.ID = id
 	}
 	r.message = d.ID
 	if v[colPayload] != nil {
@@ -190,19 +194,19 @@ func (t *table) check(d *relay.Delivery, v [][]byte) {
 
 // messageID turns a text that is not a UUID into one: version 5 of RFC 9562, of the table's name and the text. Every
 // repeat and every relay gets the same one.
-func (t *table) messageID(s string) outbox.ID {
+func (t *table) messageID(s string) (id outbox.ID, made bool) {
 	if len(s) == 36 { // building the error for another length would cost more than the rest
 		if id, err := outbox.ParseID(s); err == nil {
-			return id
+			return id, false
 		}
 	}
 	var memory [160]byte
 	name := append(append(append(memory[:0], t.info.Schema...), 0), t.info.Name...)
 	h := sha1.Sum(append(append(name, 0), s...))
-	id := outbox.ID(h[:16])
+	id = outbox.ID(h[:16])
 	id[6] = id[6]&0x0f | 0x50
 	id[8] = id[8]&0x3f | 0x80
-	return id
+	return id, true
 }
 
 // shardOf spreads lanes over the shards of the engine.

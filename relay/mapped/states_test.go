@@ -91,7 +91,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			}
 			acknowledge()
 			state(admin.StateIdle, "")
-			list, err := admin.DeadRows(t.Context(), conn, "shop", false, 0)
+			list, err := admin.DeadRows(t.Context(), conn, admin.RowSelection{Destination: "shop"}, 0)
 			if err != nil || len(list) != 1 || list[0].Error != "too large" || len(list[0].MessageID) != 36 || list[0].Attempts != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
@@ -197,7 +197,7 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 				return r.Verdict.State == admin.StateBlocked && d.Held.Blocked == 1 &&
 					r.Verdict.Next == "outbox tables requeue --blocked --destination shop"
 			})
-			list, err := admin.DeadRows(t.Context(), conn, "shop", true, 0)
+			list, err := admin.DeadRows(t.Context(), conn, admin.RowSelection{Destination: "shop", Blocked: true}, 0)
 			if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(r admin.DeadRow) bool { return r.Error == "too large" }) {
 				t.Fatalf("%+v, %v", list, err)
 			}

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +12,9 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
+	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/internal/shell"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -35,9 +40,10 @@ func newNotifications(cfg config.Config, database string, m *metrics, logger *sl
 		of:  make(map[string]*notify.Notifier),
 	}
 	tables := make(map[string]bool)
+	remedies := make(map[string]func(*relay.Delivery, bool) string)
 	for i := range cfg.Destinations {
 		d := &cfg.Destinations[i]
-		tables[d.Name] = d.Source != nil
+		tables[d.Name], remedies[d.Name] = d.Source != nil, remedy(database, *d)
 		section := cfg.Notification(d)
 		if section == nil {
 			continue
@@ -46,7 +52,10 @@ func newNotifications(cfg config.Config, database string, m *metrics, logger *sl
 			n.all[section] = notify.New(notify.Config{
 				Relay: cfg.Name, Database: database, Collect: section.Collect, Every: section.Every, Observe: n.observe,
 				Logger: logger,
-				Next:   func(destination string) string { return remedy(database, destination, tables[destination]) },
+				Next:   func(destination string) string { return look(database, destination, tables[destination]) },
+				Remedy: func(destination string, d *relay.Delivery, blocked bool) string {
+					return remedies[destination](d, blocked)
+				},
 			}, channels(section)...)
 		}
 		n.of[d.Name] = n.all[section]
@@ -64,13 +73,39 @@ func channels(section *config.Notify) (list []notify.Channel) {
 	return list
 }
 
-// remedy is what a person can do about messages that will not be tried again.
-func remedy(database, destination string, mapped bool) string {
+// look is how a person sees the messages of a destination that will not be tried again.
+func look(database, destination string, mapped bool) string {
+	list := "outbox dead ls --destination "
 	if mapped {
-		return "They are in the destination's table, or its table of dead letters: see docs/mapping.md."
+		list = "outbox tables dead --destination "
 	}
-	return "See: " + admin.OnDatabase("outbox dead ls --destination "+destination, database) + "; " +
-		admin.OnDatabase("outbox status", database) + "."
+	return "See: " + admin.OnDatabase(list+shell.Word(destination), database) + "; " + admin.OnDatabase("outbox status", database) + "."
+}
+
+// remedy returns what has exactly one message of a destination delivered once more, when its cause is gone.
+func remedy(database string, c config.Destination) func(d *relay.Delivery, blocked bool) string {
+	var m mapping.Mapping
+	if c.Source != nil {
+		_, m = c.Source.Resolve()
+	}
+	return func(d *relay.Delivery, blocked bool) string {
+		command, id := "outbox dead requeue", d.ID.String()
+		if c.Source != nil {
+			command, id = "outbox tables requeue", d.Row
+		}
+		if blocked {
+			command += " --blocked"
+		}
+		if blocked && c.Source != nil && m.Blocked() == "" {
+			return fmt.Sprintf("in table %s, delete row %s or mark it as done; or start the relay again, which tries it once more",
+				m.Table, printed.Key(d.Row))
+		}
+		id = shell.Word(id)
+		if strings.HasPrefix(id, "-") {
+			id = "-- " + id
+		}
+		return admin.OnDatabase(command+" --destination "+shell.Word(c.Name), database) + " " + id
+	}
 }
 
 func (n *notifications) observe(o notify.Outcome) {

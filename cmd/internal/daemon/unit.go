@@ -310,6 +310,7 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	}
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
+	engine.Remedy = remedy(u.called(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)

@@ -46,6 +46,8 @@ type Notification struct {
 // Message is one that will not be tried again. Its payload is left out: notifications go where messages may not.
 type Message struct {
 	ID        string `json:"id"`
+	Row       string `json:"row,omitempty"`       // id of the row of a table that exists already
+	DedupKey  string `json:"dedup_key,omitempty"` // what ID was made from, if that was no UUID
 	Topic     string `json:"topic"`
 	Key       string `json:"key,omitempty"`
 	EventType string `json:"event_type,omitempty"`
@@ -53,6 +55,7 @@ type Message struct {
 	Reason    string `json:"reason"`  // invalid, refused or exhausted
 	Attempts  int    `json:"attempts"`
 	Error     string `json:"error,omitempty"`
+	Next      string `json:"next,omitempty"` // has exactly this one delivered once more
 }
 
 // Config tunes a Notifier. Collect and Every are as in the configuration file.
@@ -71,8 +74,10 @@ type Config struct {
 	// 1 s doubling to 30 s.
 	Retry relay.Backoff
 
-	// Next says what a person can do about messages of a destination; nil: nothing is said.
-	Next func(destination string) string
+	// Next says how a person sees the messages of a destination, Remedy what has exactly one delivered once more: a dead
+	// letter, or one that keeps its key blocked. nil: nothing is said.
+	Next   func(destination string) string
+	Remedy func(destination string, d *relay.Delivery, blocked bool) string
 
 	// Observe is told of every notification that was sent or given up. Default: none.
 	Observe func(Outcome)
@@ -136,7 +141,11 @@ func (n *Notifier) Settled(destination string, s *relay.Settlement) {
 	var first []Message
 	add := func(d *relay.Delivery, outcome string, reason relay.Reason, err error) {
 		if len(first) < few {
-			first = append(first, describe(d, outcome, reason, err))
+			m := describe(d, outcome, reason, err)
+			if n.cfg.Remedy != nil {
+				m.Next = n.cfg.Remedy(destination, d, outcome == "blocked")
+			}
+			first = append(first, m)
 		}
 	}
 	for _, list := range [][]relay.Dead{s.Dead, s.HeldDead} {
@@ -190,7 +199,8 @@ func describe(d *relay.Delivery, outcome string, reason relay.Reason, err error)
 	return Message{
 		ID: d.ID.String(), Topic: strings.Clone(d.Topic), Key: printed.Key(strings.Clone(d.OrderingKey())),
 		EventType: strings.Clone(d.EventType),
-		Outcome:   outcome, Reason: string(reason), Attempts: d.Attempts, Error: line(err),
+		Row:       printed.Key(strings.Clone(d.Row)), DedupKey: printed.Key(strings.Clone(d.DedupKey)),
+		Outcome: outcome, Reason: string(reason), Attempts: d.Attempts, Error: line(err),
 	}
 }
 
@@ -231,13 +241,23 @@ func (n *Notification) write() {
 	}
 	fmt.Fprintf(&b, "destination %s: %s", n.Destination, strings.Join(what, ", "))
 	for _, m := range n.First {
-		fmt.Fprintf(&b, "\n• %s, topic %s", m.ID, clip(m.Topic, 100))
+		fmt.Fprintf(&b, "\n• %s, ", m.ID)
+		if m.DedupKey != "" {
+			fmt.Fprintf(&b, "deduplication key %s, ", m.DedupKey)
+		}
+		if m.Row != "" {
+			fmt.Fprintf(&b, "row %s, ", m.Row)
+		}
+		fmt.Fprintf(&b, "topic %s", clip(m.Topic, 100))
 		if m.Key != "" {
 			fmt.Fprintf(&b, ", key %s", clip(m.Key, 100))
 		}
 		fmt.Fprintf(&b, ": %s after %s", m.Reason, count(m.Attempts, "attempt"))
 		if m.Error != "" {
 			fmt.Fprintf(&b, ": %s", m.Error)
+		}
+		if m.Next != "" {
+			fmt.Fprintf(&b, "\n  once more: %s", m.Next)
 		}
 	}
 	if more := n.DeadLetters + n.Blocked - len(n.First); more > 0 {
