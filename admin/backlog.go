@@ -106,7 +106,7 @@ type cursor struct {
 	LastID int64      // the last settled id in it
 	LastAt *time.Time // when that message was written; nil: unknown
 
-	Settings   []byte
+	Settings   string
 	SettingsAt time.Time
 
 	settings Settings
@@ -119,7 +119,7 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
 		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END, last_at,
-		       settings::text::bytea, settings_at
+		       settings::text, settings_at
 		FROM outbox.cursors ORDER BY destination, shard_group`)
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
@@ -247,7 +247,8 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 	if c.settings.byHeaders() {
 		headerColumn = "CASE WHEN " + readable("m.headers::text") + " = m.headers::text THEN m.headers::text END"
 	}
-	columns := readable("m.topic") + ", " + readable("coalesce(m.event_type, '')") + ", " + readable("coalesce(m.aggregate_type, '')") + ", " +
+	columns := readable("m.topic") + ", " + readable("coalesce(m.event_type, '')") + ", " +
+		readable("coalesce(m.aggregate_type, '')") + ", " +
 		readable("coalesce(m.content_type, '')") + ", " + headerColumn + ", m.created_at"
 	seen, wanted := int64(0), int64(0)
 	var oldest time.Time
@@ -273,7 +274,8 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 	if !b.Pending.Estimated {
 		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`),
 			numbered AS (SELECT xid, id, segment, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending)
-			SELECT `+columns+` FROM numbered p, LATERAL (SELECT * FROM outbox.messages m WHERE m.segment = p.segment AND m.xid = p.xid AND m.id = p.id LIMIT 1) m
+			SELECT `+columns+` FROM numbered p,
+				LATERAL (SELECT * FROM outbox.messages m WHERE m.segment = p.segment AND m.xid = p.xid AND m.id = p.id LIMIT 1) m
 			WHERE p.n <= %[3]d OR p.n %% greatest(p.total / %[4]d, 1) = 0`, fmt.Sprintf("LIMIT %d", countLimit+1), "", sampledFirst, sampledRest),
 			c.args()...)
 	} else {

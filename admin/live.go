@@ -46,8 +46,8 @@ func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	return &now
 }
 
-// amend takes over what a relay does with a group. Of one that it waits for, or has given up while another relay delivers,
-// the database knows more, if it can be read.
+// amend takes over what a relay does with a group. Of one that it waits for, or has given up while another relay
+// delivers, the database knows more, if it can be read.
 func (r *Report) amend(l Live) {
 	d := r.destination(l.Destination)
 	i := slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group && g.Owner == l.Owner })

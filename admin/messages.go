@@ -330,10 +330,10 @@ const (
 	AtDelivered = "delivered"
 	// AtUnselected: the destination doesn't select it, or would not if it came now.
 	AtUnselected = "not selected"
-	// AtDropped: an operator discarded it.
+	// AtDiscarded: an operator discarded it.
 	AtDiscarded = "discarded"
-	// AtPassed: the cursor has passed it and nothing is left of it, and it isn't known which of the three above is true:
-	// what the destination selected then is not recorded, or a rule leaves messages out, or it is long ago.
+	// AtPassed: the cursor has passed it and nothing is left of it, and it isn't known which of the three above is
+	// true: what the destination selected then is not recorded, or a rule leaves messages out, or it is long ago.
 	AtPassed  = "passed"
 	AtHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
 	AtBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does

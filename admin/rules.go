@@ -150,7 +150,8 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 	var findings []Finding
 	add := func(f Finding) {
 		f.Destination = d.Name
-		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State && f.State != StateAtRisk && f.State != StateLagging })
+		several := f.State == StateAtRisk || f.State == StateLagging
+		at := slices.IndexFunc(findings, func(g Finding) bool { return g.State == f.State && !several })
 		if at < 0 {
 			findings = append(findings, f)
 		} else {
@@ -170,7 +171,7 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 			add(f)
 		}
 	}
-	if slices.ContainsFunc(findings, func(f Finding) bool { return f.State.Tone() == Alarm }) { // what doesn't flow is late, of course
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.State.Tone() == Alarm }) { // what doesn't flow is late
 		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.State == StateLagging && !f.Halted })
 	}
 	return verdictOn(r.At, findings, calm(r, d))
@@ -305,9 +306,12 @@ func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 func adviceOn(text string) string {
 	text = strings.ToLower(text)
 	for _, known := range []struct{ advice, words string }{
-		{"make room on the broker's disk", "no space left|disk full|disk is full|disk_alarm|insufficient storage|insufficient resources|storage limit|misconf"},
-		{"renew the certificate that has expired, the broker's or the relay's own", "certificate has expired|certificate expired|certificate is not yet valid"},
-		{"name the authority of the broker's certificate in tls of the relay's configuration", "unknown authority|unknown certificate authority|unknown ca"},
+		{"make room on the broker's disk", "no space left|disk full|disk is full|disk_alarm|insufficient storage|" +
+			"insufficient resources|storage limit|misconf"},
+		{"renew the certificate that has expired, the broker's or the relay's own",
+			"certificate has expired|certificate expired|certificate is not yet valid|certificate is out of date"},
+		{"name the authority of the broker's certificate in tls of the relay's configuration",
+			"unknown authority|unknown certificate authority|unknown ca"},
 		{"give the relay's login at the broker the right that the cause names, or correct it in the relay's configuration",
 			"not authorized|unauthorized|access denied|access refused|permission denied|authentication fail|noauth|wrongpass|noperm"},
 		{"correct the broker's host name in the relay's configuration, or the name service", "no such host"},
@@ -392,7 +396,8 @@ func blocked(_ *Report, d *Destination) (Finding, bool) {
 	return f, d.Held.Blocked > 0
 }
 
-// pauseOf is the operators' pause of the whole destination, and throttleOf their bound on its rate; nil if there is none.
+// pauseOf is the operators' pause of the whole destination, and throttleOf their bound on its rate; nil if there is
+// none.
 func (d *Destination) pauseOf() *Control {
 	return d.control(func(c Control) bool { return c.Rate == 0 })
 }
@@ -438,8 +443,8 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 	return f, true
 }
 
-// haltedAfter is how long a pause of a whole destination may last, if nobody has given it an end, before it is as urgent as
-// an outage.
+// haltedAfter is how long a pause of a whole destination may last, if nobody has given it an end, before it is as
+// urgent as an outage.
 const haltedAfter = time.Hour
 
 // forgotten is for a pause of the whole destination that nobody has given an end, and that keeps messages for longer
@@ -483,9 +488,10 @@ func passedOver(r *Report, d *Destination) (Finding, bool) {
 	if t == nil || t.Passed.N == 0 {
 		return Finding{}, false
 	}
-	what := fmt.Sprintf("%v of the newest rows of table %s, the oldest from %v ago, do", t.Passed, t.Name, r.At.Sub(t.PassedSince).Round(time.Second))
+	ago := r.At.Sub(t.PassedSince).Round(time.Second)
+	what := fmt.Sprintf("%v of the newest rows of table %s, the oldest from %v ago, do", t.Passed, t.Name, ago)
 	if t.Passed.N == 1 {
-		what = fmt.Sprintf("a row of table %s, from %v ago, does", t.Name, r.At.Sub(t.PassedSince).Round(time.Second))
+		what = fmt.Sprintf("a row of table %s, from %v ago, does", t.Name, ago)
 	}
 	return Finding{State: StateAtRisk, Since: t.PassedSince.Add(d.LagObjective),
 		Cause: what + " not wait by the mapping (done), and no relay has delivered anything since they were written",

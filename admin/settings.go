@@ -21,8 +21,8 @@ type Settings struct {
 	Rate float64 `json:"rate,omitempty"`
 }
 
-func parseSettings(text []byte) (s Settings, err error) {
-	if err := json.Unmarshal(text, &s); err != nil {
+func parseSettings(text string) (s Settings, err error) {
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("read the settings of a destination: %w", err)
 	}
 	return s, nil

@@ -118,6 +118,9 @@ type Group struct {
 	Oldest  time.Time `json:"oldest_pending,omitzero"`
 }
 
+// Recovered reports whether the relay has worked again since its last error, so that what the error says to do is done.
+func (g *Group) Recovered() bool { return g.Live && g.State == "flowing" }
+
 // Held counts messages that wait outside the outbox's order: for a retry, behind one that does, for
 // their delivery time, or for an operator.
 type Held struct {

@@ -25,14 +25,14 @@ type Table struct {
 	// Uncounted is why it isn't known how many rows wait; "" if it is, or if the strategy never tells.
 	Uncounted string `json:"uncounted,omitempty"`
 
-	// Passed counts rows, among the newest, that the mapping takes for delivered, or for none of its states, and that no
-	// relay has handled: since they were written none has settled a row. PassedSince is when the oldest was written.
-	// Rows younger than the lag objective don't count.
+	// Passed counts rows, among the newest, that the mapping takes for delivered, or for none of its states, and that
+	// no relay has handled: since they were written none has settled a row. PassedSince is when the oldest was
+	// written. Rows younger than the lag objective don't count.
 	Passed      Count     `json:"passed_over,omitzero"`
 	PassedSince time.Time `json:"passed_over_since,omitzero"`
 
-	// RelayAlone means that no column tells which rows are blocked: the relay alone knows, and tries them again when it is
-	// started again.
+	// RelayAlone means that no column tells which rows are blocked: the relay alone knows, and tries them again when
+	// it is started again.
 	RelayAlone bool `json:"blocked_known_to_relay_alone,omitempty"`
 
 	// Behind is the oldest open transaction that the strategy waits for; nil if it waits for none, or never does.
@@ -61,7 +61,7 @@ type tableRow struct {
 	Groups      int
 	Owner       string
 	Strategy    string
-	Mapping     []byte
+	Mapping     string
 	State       string
 	StateSince  time.Time
 	LastError   string
@@ -69,9 +69,9 @@ type tableRow struct {
 	Objective   int64 // microseconds
 	UpdatedAt   time.Time
 	Live        bool
-	Account     []byte
+	Account     string
 	BeganAt     time.Time
-	Settings    []byte
+	Settings    string
 
 	mapping  mapping.Mapping
 	account  mapping.Account
@@ -83,9 +83,9 @@ type tableRow struct {
 // heard of.
 func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) error {
 	rows, err := tx.Query(ctx, `
-		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text::bytea, state, state_since, coalesce(last_error, ''), last_error_at,
+		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text::bytea, began_at, settings::text::bytea
+		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text, began_at, settings::text
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
 	if err == nil {
@@ -103,10 +103,10 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) erro
 }
 
 func (t *tableRow) parse() error {
-	if err := json.Unmarshal(t.Mapping, &t.mapping); err != nil {
+	if err := json.Unmarshal([]byte(t.Mapping), &t.mapping); err != nil {
 		return fmt.Errorf("read the mapping of destination %s: %w", t.Destination, err)
 	}
-	if err := json.Unmarshal(t.Account, &t.account); err != nil {
+	if err := json.Unmarshal([]byte(t.Account), &t.account); err != nil {
 		return fmt.Errorf("read the account of destination %s: %w", t.Destination, err)
 	}
 	var err error
@@ -205,7 +205,8 @@ const (
 )
 
 // count counts what waits in the destination's table, and what is dead. What can't be counted is named.
-func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, account mapping.Account, since time.Time, schema bool) error {
+func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, account mapping.Account, since time.Time,
+	schema bool) error {
 	name, err := mapping.ParseTableName(m.Table)
 	if err != nil {
 		return fmt.Errorf("destination %s: %w", d.Name, err)
@@ -217,7 +218,8 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 		d.Table.Uncounted = err.Error()
 	}
 	if m.Done.How == "" {
-		untold("pending", "strategy "+d.Table.Strategy+" marks no row, so the rows count that were written since the relay last settled one")
+		untold("pending", "strategy "+d.Table.Strategy+
+			" marks no row, so the rows count that were written since the relay last settled one")
 	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) }); err != nil {
 		uncounted(err)
 	}
@@ -226,7 +228,8 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 	case m.CreatedAt == "":
 		untold("age of the oldest", "no column is named for the time of creation")
 	case d.LagObjective > 0 && m.Done.How != mapping.DoneDelete: // a row that is there waits
-		if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since) }); err != nil && d.Table.Uncounted == "" {
+		err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since) })
+		if err != nil && d.Table.Uncounted == "" {
 			uncounted(err)
 		}
 	}

@@ -73,8 +73,8 @@ func deadRowsOf(ctx context.Context, tx pgx.Tx, strategy string, m mapping.Mappi
 	switch {
 	case blocked && d.Mapping.Blocked() == "":
 		return nil, fmt.Errorf("%w: the mapping of table %s has no column for the time of the next attempt, so the relay alone knows "+
-			"which rows are blocked: outbox status has their number and the last error, and the relay tries them again when it is started again",
-			ErrNotFound, d.Table)
+			"which rows are blocked: outbox status has their number and the last error, and the relay tries them again when "+
+			"it is started again", ErrNotFound, d.Table)
 	case !blocked && !d.Failure.Place():
 		return nil, fmt.Errorf("%w: the mapping of table %s has no place for dead letters", ErrNotFound, d.Table)
 	}

@@ -90,8 +90,8 @@ type Finding struct {
 	Advice string `json:"advice,omitempty"`
 	Next   string `json:"next,omitempty"`
 
-	// Halted means that nothing is delivered although nothing is at fault, as under a pause that was forgotten: it is as
-	// urgent as an outage.
+	// Halted means that nothing is delivered although nothing is at fault, as under a pause that was forgotten: it is
+	// as urgent as an outage.
 	Halted bool `json:"halted,omitempty"`
 }
 

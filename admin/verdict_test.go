@@ -41,7 +41,8 @@ var verdictCases = []verdictCase{
 	{"the owner runs, but can't take the lease again", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
-	}, StateNoRelay, "relay-1 had the lease until 3s ago; relay-1 run without", "the log of relay-1 says why, or add the destination to the " +
+	}, StateNoRelay, "relay-1 had the lease until 3s ago; relay-1 run without", "the log of relay-1 says why, or add the " +
+		"destination to the " +
 		"configuration of a relay that runs"},
 	{"another destination's relay lives", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-59 minutes")
@@ -130,7 +131,8 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour');
 			INSERT INTO outbox.controls (destination, actor, rate, reason) VALUES ('kafka', 'anna', 1, 'the receiver is weak')`)
-	}, StateLagging, "kafka: throttled to 1/s by anna until it is ended (the receiver is weak): 1 pending", "outbox throttle kafka --rate 0"},
+	}, StateLagging, "kafka: throttled to 1/s by anna until it is ended (the receiver is weak): 1 pending",
+		"outbox throttle kafka --rate 0"},
 	{"its configuration is slow", "messages wait for longer than they may", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); UPDATE outbox.cursors SET settings = '{"rate": 2}'`)
@@ -163,9 +165,9 @@ var verdictCases = []verdictCase{
 		d.rows("now() - interval '1 hour'", "NULL", 3)
 	}, StateLagging, "shop: 3 pending and 0 held, the oldest for 1h0m0s", ""},
 	{"the relay of a table alone knows what it blocks", "lanes wait for an operator", func(d *database) {
-		d.table(`{"held": 3, "lanes": 1, "blocked": 1, "last_error": "no"}`)
+		d.table(`{"held": 3, "lanes": 1, "blocked": 1, "last_error": "a \"no\""}`)
 		d.rows("now()", "NULL", 3)
-	}, StateBlocked, "shop: 1 lane is held until an operator acts; last error: no", "start the relay again"},
+	}, StateBlocked, "shop: 1 lane is held until an operator acts; last error: a \"no\"", "start the relay again"},
 	{"the relay of a table alone knows what fails", "messages are refused again and again", func(d *database) {
 		d.table(`{"held": 3, "lanes": 1, "failing_since": "2020-01-01T00:00:00Z", "last_error": "no"}`)
 		d.rows("now()", "NULL", 3)

@@ -26,7 +26,7 @@ type Point struct {
 	In, Out       float32 // messages a second
 	Pending       float32 // messages
 	Age           float32 // of the oldest that waits, in seconds
-	P50, P95, P99 float32 // from commit to acknowledgement, in seconds
+	P50, P95, P99 float32 // from insert to acknowledgement, in seconds
 }
 
 var nothing = Point{nan, nan, nan, nan, nan, nan, nan}

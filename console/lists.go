@@ -32,7 +32,7 @@ func (v *view) destination() any {
 		chart{title: "Rate", unit: "messages a second", format: rate, span: over, lines: []line{
 			{"none", "committed", func(p Point) float32 { return p.In }, true},
 			{"ok", "delivered", func(p Point) float32 { return p.Out }, false}}}.draw(points),
-		chart{title: "Commit to acknowledgement", unit: "by this relay, logarithmic", logarithmic: true, format: seconds,
+		chart{title: "Insert to acknowledgement", unit: "by this relay, logarithmic", logarithmic: true, format: seconds,
 			span: over, lines: []line{
 				{"ok", "p50", func(p Point) float32 { return p.P50 }, false},
 				{"none", "p95", func(p Point) float32 { return p.P95 }, false},
@@ -129,6 +129,9 @@ func (v *view) errors(d *admin.Destination) any {
 		}
 	}
 	for _, g := range d.Groups {
+		if g.Recovered() {
+			continue
+		}
 		add("relay, shard group "+strconv.Itoa(g.Group), g.LastError, ago(v.now, g.LastErrorAt))
 	}
 	add("held keys", d.Held.LastError, h("span", "the newest"))

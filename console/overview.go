@@ -59,13 +59,17 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 		parts = append(parts, h("div.buttons", buttons...))
 	}
 	var also []any
-	for _, f := range verdict.Also {
+	causes := verdict.Causes()[1:]
+	for _, f := range causes {
 		if len(also) == 6 {
-			also = append(also, h("li", many(int64(len(verdict.Also)-6), "more finding", "more findings")))
+			also = append(also, h("li", many(int64(len(causes)-6), "more finding", "more findings")))
 			break
 		}
-		also = append(also, h("li", state(f.State), " ",
-			h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60)), " ", h("span", foreign(f.Cause, 300))))
+		where := any(h("span", foreign(f.Destination, 120)))
+		if f.Destination != "" && !strings.Contains(f.Destination, ", ") { // several, or none in particular
+			where = h("a", here("destination", "name", f.Destination), foreign(f.Destination, 60))
+		}
+		also = append(also, h("li", state(f.State), " ", where, " ", h("span", foreign(f.Cause, 300))))
 	}
 	if len(also) > 0 {
 		parts = append(parts, h("ul.also", append([]any{at("aria-label", "Also")}, also...)...))

@@ -398,8 +398,8 @@ func (k *call) age(now time.Time) []time.Duration {
 	return k.ages
 }
 
-// hangsAfter is how long a broker may be silent while it has calls to answer, before the state says so. The calls go on:
-// how long they may last is up to the adapter.
+// hangsAfter is how long a broker may be silent while it has calls to answer, before the state says so. The calls go
+// on: how long they may last is up to the adapter.
 const hangsAfter = 5 * time.Second
 
 var errHangs = fmt.Errorf("no call to the broker has returned for %v; it waits for the answer", hangsAfter)
@@ -420,8 +420,8 @@ func (l *loop) silentFrom() (from time.Time) {
 	return from.Add(hangsAfter)
 }
 
-// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages. It returns when it
-// has to look again.
+// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages. It returns when
+// it has to look again.
 func (l *loop) watchOutage(now time.Time) time.Time {
 	silent := l.silentFrom()
 	l.tell(now, silent)

@@ -96,14 +96,14 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out forma
 	}
 	defer leave(places)
 	answers := a.ask(ctx, v, p, places)
-	if len(answers) == 1 && answers[0].err != nil {
+	if len(answers) == 1 && answers[0].err != nil && !a.unreachable(answers[0].err) {
 		return 0, answers[0].err
 	}
 	var all []checkedNamed
 	for _, from := range answers {
 		if from.err != nil {
 			r := a.unknown(from.err)
-			all = append(all, checkedNamed{from.name, admin.Checked{Result: admin.ResultUnknown, Text: r.Verdict.Cause,
+			all = append(all, checkedNamed{from.name, admin.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
 				Measures: []admin.Measure{}, Report: r}})
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 // place is a database where a verb that only looks is run, be it the only one or one of several.
@@ -117,10 +118,16 @@ func unasked(answers []answer) error {
 	return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(answers), strings.Join(names, ", ")), exitError}
 }
 
+// unreachable reports whether it is the database that can't be reached, and not a server's API.
+func (a *app) unreachable(err error) bool { return a.server() == "" && connect.Unreachable(err) }
+
 // unknown is the report of a database that could not be asked.
 func (a *app) unknown(err error) *admin.Report {
 	now := time.Now()
 	cause := admin.Finding{State: admin.StateUnknown, Cause: a.redact(err.Error())}
+	if a.unreachable(err) { // as a relay is that can't reach it
+		cause.State, cause.Advice = admin.StateBroken, "check the database"
+	}
 	return &admin.Report{At: now, Verdict: admin.Verdict{Finding: cause, At: now}}
 }
 

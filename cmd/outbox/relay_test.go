@@ -118,7 +118,7 @@ func TestTheRelayDeliversAndEndsInGoodOrder(t *testing.T) {
 		return code == http.StatusOK && strings.Contains(body, `"sentence": "idle"`) && strings.Contains(body, `"age_seconds"`)
 	})
 	for _, line := range []string{
-		`outbox_published_total{database="default",destination="file"} 200`, `outbox_commit_to_ack_seconds_count{database="default",destination="file"} 200`,
+		`outbox_published_total{database="default",destination="file"} 200`, `outbox_insert_to_ack_seconds_count{database="default",destination="file"} 200`,
 		`outbox_lease_held{database="default",destination="file",shard_group="0"} 1`, `outbox_pending_messages{database="default",destination="file"} 0`,
 		`outbox_dead_messages{database="default",destination="file"} 0`, `outbox_destination_state{database="default",destination="file",state="idle"} 1`, `outbox_build_info{`, `outbox_oldest_pending_timestamp_seconds{database="default",destination="file"} 1`,
 	} {

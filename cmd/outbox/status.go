@@ -230,8 +230,8 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 			fmt.Fprintln(w, clean(text))
 		}
 	}
-	for _, f := range r.Verdict.Also {
-		say(admin.Verdict{Finding: f, At: r.At}.String(), f.Destination+": "+f.Cause)
+	for _, f := range r.Verdict.Causes()[1:] { // one line for one cause
+		say(admin.Verdict{Finding: f, At: r.At}.String(), f.Cause)
 	}
 	for _, d := range r.Destinations {
 		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
@@ -240,6 +240,9 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 			say(fmt.Sprintf("%s: can't be told of table %s: %s", d.Name, d.Table.Name, untold), untold)
 		}
 		for _, g := range d.Groups {
+			if g.Recovered() {
+				continue
+			}
 			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, ago(r.At, g.LastErrorAt), short(g.LastError, 300)), g.LastError)
 		}
 	}
@@ -312,7 +315,7 @@ func writeSlots(w io.Writer, r *admin.Report) error {
 		if s.Position == "" {
 			by = "the table"
 		}
-		if !s.LostAt.IsZero() {
+		if !s.LostAt.IsZero() && s.Position == "" { // otherwise there is another one
 			lost = fmt.Sprintf("%s ago: %s", ago(r.At, s.LostAt), s.LostReason)
 		}
 		t.row(d.Name, by, s.Name, s.Position, s.Status, bytesText(s.Kept), lost)

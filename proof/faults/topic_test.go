@@ -91,7 +91,7 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 // latencies are how many messages were delivered within each of the relay's buckets of seconds, the widest last.
 type latencies []struct{ within, messages float64 }
 
-var bucketLine = regexp.MustCompile(`(?m)^outbox_commit_to_ack_seconds_bucket\{.*le="([^"]+)"\} (\S+)$`)
+var bucketLine = regexp.MustCompile(`(?m)^outbox_insert_to_ack_seconds_bucket\{.*le="([^"]+)"\} (\S+)$`)
 
 // latencies asks the relay's metrics.
 func (w *world) latencies(listen string) (all latencies) {

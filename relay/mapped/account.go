@@ -1,11 +1,13 @@
 package mapped
 
 import (
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // account is what a source knows of its work, whoever asks. Safe for concurrent use.
@@ -50,6 +52,9 @@ func (s *Source) Account() mapping.Account {
 		a = h.account()
 	}
 	a.HandledAt = handled
+	if len(a.LastError) > schema.MaxNote {
+		a.LastError = strings.ToValidUTF8(a.LastError[:schema.MaxNote], "") + "…"
+	}
 	return a
 }
 

@@ -21,13 +21,25 @@ import (
 func Open(ctx context.Context, cfg *pgx.ConnConfig, origin string) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, explain(err, cfg, origin)
+		return nil, &unreachable{explain(err, cfg, origin)}
 	}
 	if err := dial.Operate(ctx, conn); err != nil {
 		Close(conn)
-		return nil, explain(err, cfg, origin)
+		return nil, &unreachable{explain(err, cfg, origin)}
 	}
 	return conn, nil
+}
+
+// unreachable is why no connection could be made.
+type unreachable struct{ error }
+
+func (u *unreachable) Unwrap() error { return u.error }
+
+// Unreachable reports whether the database can't be connected to, or doesn't answer: then no relay can work with it
+// either.
+func Unreachable(err error) bool {
+	var u *unreachable
+	return errors.As(err, &u) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // explain turns the usual failures to connect into what to do about them.

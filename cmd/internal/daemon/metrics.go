@@ -85,7 +85,7 @@ func newMetrics(b *book) *metrics {
 		retries: b.counter("retries_total", "Messages that the broker neither accepted nor refused for good, so that they are tried again "+
 			"while they have attempts left. Event types after the first "+strconv.Itoa(maxEventTypes)+" count as \"(other)\".",
 			"destination", "event_type"),
-		latency: b.histogram("commit_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's "+
+		latency: b.histogram("insert_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's "+
 			"acknowledgement, by the clocks of database and relay. Its exemplars carry trace_id.", "destination"),
 		calls:    b.histogram("publish_seconds", "Duration of calls to the broker.", "destination"),
 		last:     b.gauge("last_published_timestamp_seconds", "When the broker last accepted a message of this relay.", "destination"),

@@ -293,8 +293,9 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	}
 	if table, ok := source.(accountable); ok {
 		strategy, m := c.Source.Resolve()
-		own := admin.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name), Strategy: strategy,
-			Mapping: m, LagObjective: c.LagObjective, Settings: settingsOf(c), BeganAt: time.Now()}
+		own := admin.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name),
+			Strategy: strategy,
+			Mapping:  m, LagObjective: c.LagObjective, Settings: settingsOf(c), BeganAt: time.Now()}
 		u.watch.reads(c.Name, p.group, func() admin.OwnTable {
 			now := own
 			now.Account = table.Account()

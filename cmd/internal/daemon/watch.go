@@ -76,7 +76,8 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 	if !ofOutbox {
 		owner = tableOwner(w.relay, destination)
 	}
-	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, Owner: owner, State: "starting", Since: time.Now()}
+	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
+		Since: time.Now()}
 }
 
 // reads notes a shard group with a table of its own, and how to ask what is known of it.
@@ -218,7 +219,7 @@ type health struct {
 func (w *watch) health() health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	report, age := w.known()
+	report, age := w.report, w.age()
 	verdict, each := w.now(report, age).On(w.destinations)
 	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
@@ -235,13 +236,8 @@ func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
 func (w *watch) glance() (*admin.Report, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	report, age := w.known()
+	report, age := w.report, w.age()
 	return w.now(report, age), age
-}
-
-// known is what was read last, and how old that is.
-func (w *watch) known() (*admin.Report, time.Duration) {
-	return w.report, w.age()
 }
 
 // now is a report with what the parts do, and the commands for this database.
@@ -303,6 +299,15 @@ func (w *watch) readiness() readiness {
 		r.Cause = "the database does not answer"
 		if w.err != nil {
 			r.Cause = w.err.Error()
+		}
+		return r
+	}
+	// A right that was taken away is known before something needs it.
+	verdict, _ := w.now(w.report, w.age()).On(w.destinations)
+	for _, f := range append([]admin.Finding{verdict.Finding}, verdict.Also...) {
+		if f.State == admin.StateBroken {
+			r.Ready, r.Cause = false, f.Destination+": broken: "+f.Cause
+			break
 		}
 	}
 	return r

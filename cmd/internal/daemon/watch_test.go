@@ -108,6 +108,7 @@ func TestReadinessIsAboutThisProcess(t *testing.T) {
 	} {
 		w := newWatch("relay", nil, slog.New(slog.DiscardHandler), nil)
 		w.readAt = time.Now().Add(-c.age)
+		w.report = &admin.Report{At: w.readAt}
 		for i, state := range c.states {
 			w.starting("d", i, true)
 			w.note("d", i, state, nil)

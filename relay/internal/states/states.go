@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/dial"
-	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/later"
 	"github.com/pgoutbox/outbox/schema"
@@ -39,8 +38,9 @@ type Table struct {
 	Strategy string
 	Mapping  any // written as JSON
 
-	// Account is what the relay knows of its work, at the time that it is written.
-	Account func() mapping.Account
+	// Account is what the relay knows of its work, at the time that it is written, by a clock that is ahead of this
+	// machine's. It is written as JSON.
+	Account func(ahead time.Duration) any
 }
 
 // Cursor is a row of outbox.cursors, and the objective of its destination; not positive: none.
@@ -165,7 +165,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 			       last_error_at = CASE WHEN $5 = '' THEN last_error_at ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
 			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
 			at.Destination, at.Group, w.owner, string(c.state), c.cause, time.Since(c.at).Microseconds(), max(at.LagObjective,
-				0).Microseconds(), settingsOf(conn, at))
+				0).Microseconds(), storable(conn, at.Settings))
 		if err != nil {
 			w.logger.Debug("the state of a cursor could not be written", "destination", at.Destination, "error", err)
 			return fmt.Errorf("write the state of destination %s: %w", at.Destination, err)
@@ -174,11 +174,20 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 	return nil
 }
 
-func settingsOf(conn *pgx.Conn, at Cursor) string {
-	if at.Settings == "" {
+// storable is JSON as a column of jsonb takes it, whatever texts are in it; "" is an empty object.
+func storable(conn *pgx.Conn, text string) string {
+	if text == "" {
 		return "{}"
 	}
-	return schema.Storable(conn, strings.ReplaceAll(at.Settings, `\u0000`, `\ufffd`))
+	var b strings.Builder
+	for _, r := range strings.ReplaceAll(text, `\u0000`, `\ufffd`) {
+		c := string(r)
+		if fit := schema.Storable(conn, c); fit != c { // an escape of JSON would be a character that the database lacks
+			c = `\` + fit
+		}
+		b.WriteString(c)
+	}
+	return b.String()
 }
 
 // forgottenAfter is how long the state of a relay that isn't there any more is kept beside that of another.
@@ -194,9 +203,7 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 	if err != nil {
 		return err
 	}
-	known := w.table.Account().Shifted(now.Sub(before))
-	known.LastError = schema.Fit(conn, known.LastError)
-	account, err := json.Marshal(known)
+	account, err := json.Marshal(w.table.Account(now.Sub(before)))
 	if err != nil {
 		return err
 	}
@@ -215,6 +222,6 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 			lag_objective = excluded.lag_objective, account = excluded.account, settings = excluded.settings, updated_at = clock_timestamp()`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
-		string(account), settingsOf(conn, at))
+		storable(conn, string(account)), storable(conn, at.Settings))
 	return err
 }
