@@ -97,12 +97,14 @@ func TestACheckSpeaksToMonitoringSystems(t *testing.T) {
 		t.Error("it has metrics of this process")
 	}
 	d.outbox("check", "-o", "json", "--pending-critical", "2").want(critical, `"result": "CRITICAL"`, `"pending"`)
-	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra"}, {"--pending-warning", "-1"}, {"--dead-warning", "2", "--dead-critical", "1"}, {"--database-url", "postgres://127.0.0.1:1/x"}} {
+	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra"}, {"--pending-warning", "-1"}, {"--dead-warning", "2", "--dead-critical", "1"}} {
 		if r := d.outbox(append([]string{"check"}, args...)...).want(unknown,
 			"OUTBOX UNKNOWN - "); strings.Count(r.stdout, "\n") != 1 || r.stderr != "" {
 			t.Errorf("%q prints %q and %q", args, r.stdout, r.stderr)
 		}
 	}
+	// A relay can't work with it either.
+	d.outbox("check", "--database-url", "postgres://127.0.0.1:1/x").want(critical, "OUTBOX CRITICAL - no PostgreSQL listens")
 	d.exec(`UPDATE outbox.cursors SET lease_until = now() - interval '1 minute'`)
 	d.outbox("check").want(critical, "OUTBOX CRITICAL - no relay for 1m", "Next: start relay-1 again: outbox relay")
 }

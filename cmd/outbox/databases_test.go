@@ -43,9 +43,9 @@ func (d *database) leased(destination string) {
 		SELECT $1, 0, 1, system_identifier, 'relay-1', '1 hour', now() + interval '1 hour' FROM pg_control_system()`, destination)
 }
 
-func TestAllDatabasesAreShownAndOneThatHangsIsUnknown(t *testing.T) {
+func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 	t.Parallel()
-	const ok, warning, critical, unknown = 0, 1, 2, 3
+	const ok, critical = 0, 2
 	orders, billing := setup(t), setup(t)
 	orders.leased("kafka")
 	billing.leased("kafka")
@@ -58,13 +58,13 @@ func TestAllDatabasesAreShownAndOneThatHangsIsUnknown(t *testing.T) {
 	command(t, both, []string{"OUTBOX_DATABASE_URL=" + billing.url}, "status").want(exitOK, "IDLE").never("2 databases")
 	command(t, both, nil, "check").want(ok, "OUTBOX OK - 2 databases: 2 OK | 'orders/kafka_oldest'=0s;;;0",
 		"'billing/kafka_oldest'=0s;;;0")
-	command(t, three, nil, "status").want(exitError, "3 databases: 1 unknown, 2 idle; the worst is hangs\n", "\nhangs: UNKNOWN: ",
+	command(t, three, nil, "status").want(exitError, "3 databases: 1 broken, 2 idle; the worst is hangs\n", "\nhangs: BROKEN: ",
 		"\norders: IDLE", "\nbilling: IDLE", "1 of 3 databases could not be asked: hangs")
-	command(t, three, nil, "check").want(unknown, "OUTBOX UNKNOWN - hangs: ", "3 databases: 1 UNKNOWN, 2 OK | 'orders/kafka_oldest'")
+	command(t, three, nil, "check").want(critical, "OUTBOX CRITICAL - hangs: ", "3 databases: 1 CRITICAL, 2 OK | 'orders/kafka_oldest'")
 
 	billing.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at,
 		attempts, reason, error) VALUES ('kafka', 'k', 1, '00000000-0000-7000-8000-000000000001', 'orders', 'k', 0, '', now(), 10, 'refused', 'no')`)
-	command(t, three, nil, "status", "--exit-code").want(exitError, "the worst is billing\n", "\nbilling: DEAD",
+	command(t, three, nil, "status", "--exit-code").want(exitError, "the worst is hangs\n", "\nbilling: DEAD",
 		"\norders: IDLE", " --database billing\n")
 	r := command(t, three, nil, "status", "-o", "json").want(exitError, " --database billing\"")
 	var reports []struct {
@@ -72,15 +72,15 @@ func TestAllDatabasesAreShownAndOneThatHangsIsUnknown(t *testing.T) {
 		Verdict struct{ State, Cause string }
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &reports); err != nil || len(reports) != 3 || reports[0].Name != "hangs" ||
-		reports[0].Verdict.State != "unknown" || reports[0].Verdict.Cause == "" || reports[1].Verdict.State != "idle" ||
+		reports[0].Verdict.State != "broken" || reports[0].Verdict.Cause == "" || reports[1].Verdict.State != "idle" ||
 		reports[2].Verdict.State != "dead" {
 		t.Errorf("%v %+v", err, reports)
 	}
-	command(t, three, nil, "check").want(warning, "OUTBOX WARNING - billing: dead", "--database billing",
-		"3 databases: 1 WARNING, 1 UNKNOWN, 1 OK |")
+	command(t, three, nil, "check").want(critical, "OUTBOX CRITICAL - hangs: ",
+		"3 databases: 1 CRITICAL, 1 WARNING, 1 OK |")
 	command(t, three, nil, "check", "--destination", "none").want(critical, "OUTBOX CRITICAL")
-	command(t, three, nil, "check", "-o", "json").want(warning, `"result": "WARNING"`, `"name": "hangs"`, `"name": "orders"`)
-	r = command(t, three, nil, "check", "-o", "prometheus").want(warning, "# hangs: ",
+	command(t, three, nil, "check", "-o", "json").want(critical, `"result": "CRITICAL"`, `"result": "WARNING"`, `"name": "hangs"`, `"name": "orders"`)
+	r = command(t, three, nil, "check", "-o", "prometheus").want(critical, "# hangs: ",
 		`outbox_destination_state{database="orders",destination="kafka",state="idle"} 1`,
 		`outbox_destination_state{database="billing",destination="kafka",state="dead"} 1`)
 	seen := map[string]bool{} // the format allows one head for each metric
