@@ -22,6 +22,7 @@ func (r *reader) broker(f *layout) (map[string]any, error) {
 		set("url", r.take("sink.http.url", ""))
 	case "redis":
 		section["addresses"] = []string{r.take("sink.redis.address", "localhost:6379")}
+		section["create_streams"] = true
 		set("user", r.take("sink.redis.user", ""))
 		r.secret("sink.redis.password", "broker.redis.password_file")
 		if r.take("sink.redis.ssl.enabled", "false") == "true" {
@@ -33,6 +34,16 @@ func (r *reader) broker(f *layout) (map[string]any, error) {
 		set("url", r.take("sink.nats-jetstream.url", "nats://localhost:4222"))
 		set("user", r.take("sink.nats-jetstream.auth.user", ""))
 		r.secret("sink.nats-jetstream.auth.password", "broker.nats.password_file")
+		section["subject"] = "{topic}"
+		if r.take("sink.nats-jetstream.create-stream", "false") == "true" {
+			section["stream"], section["create_stream"] = "DebeziumStream", true // the name that its sink has
+			subjects := strings.ReplaceAll(r.take("sink.nats-jetstream.subjects", "*.*.*"), " ", "")
+			section["stream_subjects"] = strings.Split(subjects, ",")
+			if r.take("sink.nats-jetstream.storage", "memory") == "memory" {
+				r.note("Debezium's stream is kept in memory, where a restart of the server loses it. If it isn't there, the relay " +
+					"creates one on disk.")
+			}
+		}
 	case "rabbitmq":
 		const connection = "sink.rabbitmq.connection."
 		host := joined(r.take(connection+"host", "localhost"), r.take(connection+"port", "5672"))
@@ -44,7 +55,19 @@ func (r *reader) broker(f *layout) (map[string]any, error) {
 	case "pubsub":
 		set("project", r.take("sink.pubsub.project.id", ""))
 	case "sqs":
-		set("region", r.take("sink.sqs.region", ""))
+		queue := r.take("sink.sqs.queue.url", "")
+		region := r.take("sink.sqs.region", "")
+		if m := regionOf.FindStringSubmatch(queue); m != nil && region == "" {
+			region = m[1]
+		}
+		set("region", region)
+		if queue != "" {
+			name := queue[strings.LastIndexByte(queue, '/')+1:]
+			section["queue"] = name
+			if !strings.HasSuffix(name, ".fifo") {
+				section["unordered"] = true
+			}
+		}
 	default:
 		return nil, fmt.Errorf("the sink is %s, and the relay has none for it: it has Kafka (Event Hubs speaks its protocol), "+
 			"NATS JetStream, RabbitMQ, Redis, SQS, SNS, Pub/Sub, HTTP and gRPC", kind)
@@ -58,6 +81,9 @@ func (r *reader) secret(name, place string) {
 		r.note("%s isn't copied. Name a file that holds it in %s.", r.theirs(name), place)
 	}
 }
+
+// regionOf finds the region in the URL of a queue.
+var regionOf = regexp.MustCompile(`^https://sqs\.([a-z0-9-]+)\.amazonaws\.com`)
 
 var login = regexp.MustCompile(`username="([^"]*)"`)
 

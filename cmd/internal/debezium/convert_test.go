@@ -3,6 +3,7 @@ package debezium
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -51,20 +52,22 @@ const converted = `database:
 destinations:
   - name: debezium
     source:
-      preset: debezium
       strategy: replication
       table: public.events
       columns:
         id: event_id
         topic: "{tenant}"
-        key: "{customer}"
+        aggregate_type: tenant
+        aggregate_id: customer
+        event_type: type
+        payload: payload
         header_columns:
           - version=version
     replication:
       slot: theirs
       publication: pub_all
     route:
-      default: events.{topic}
+      default: events.{aggregate_type}
     format:
       debezium:
         key: string
@@ -127,14 +130,145 @@ func TestAConnectorOfKafkaConnectBecomesOneOfTheRelay(t *testing.T) {
 	valid(t, got)
 }
 
+// converts replaces settings of the server's file, or adds them.
+func converts(t *testing.T, settings ...string) Converted {
+	t.Helper()
+	text := server
+	for _, s := range settings {
+		name, _, _ := strings.Cut(s, "=")
+		text = regexp.MustCompile("(?m)^"+regexp.QuoteMeta(name)+"=.*\n").ReplaceAllString(text, "") + s + "\n"
+	}
+	got, err := Convert([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestOnlyColumnsAreReadThatTheRouterReads(t *testing.T) {
+	text := strings.ReplaceAll(connector, `"transforms": "router"`,
+		`"transforms": "router", "transforms.router.table.field.event.key": "aggregate_id", "transforms.router.route.by.field": "aggregate_type"`)
+	got, err := Convert([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid(t, got)
+	for _, want := range []string{"aggregate_type: aggregate_type", "aggregate_id: aggregate_id", "id: id", "payload: payload"} {
+		if !strings.Contains(string(got.YAML), want) {
+			t.Errorf("no %q in\n%s", want, got.YAML)
+		}
+	}
+	for _, absent := range []string{"preset:", "\n        event_type:", "aggregatetype", "aggregateid"} {
+		if strings.Contains(string(got.YAML), absent) {
+			t.Errorf("there is %q in\n%s", absent, got.YAML)
+		}
+	}
+}
+
+// TestTheTableIsFoundOrAskedFor lists what the connector may read beside the outbox.
+func TestTheTableIsFoundOrAskedFor(t *testing.T) {
+	const list, predicate = "debezium.source.table.include.list=", "debezium.transforms.outbox.predicate=isOutbox"
+	for _, c := range []struct {
+		want     string
+		settings []string
+	}{
+		{"public.outbox", []string{list + "^public[.]outbox$"}},
+		{"public.outbox", []string{list + "public.outbox, public.signals", "debezium.source.signal.data.collection=public.signals"}},
+		{"public.outbox", []string{list + "public.outbox,public.beat",
+			"debezium.source.heartbeat.action.query=INSERT INTO public.beat (id) VALUES (1)"}},
+		{"public.outbox", []string{list + "public.orders,public.outbox", predicate,
+			"debezium.predicates.isOutbox.type=org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+			`debezium.predicates.isOutbox.pattern=dbz\\.public\\.outbox.*`}},
+		{"public.outbox", []string{list, predicate, `debezium.predicates.isOutbox.pattern=dbz\\.public\\.outbox`}},
+		{"", []string{list}},
+		{"", []string{list + "public.a,public.b"}},
+		{"", []string{list + "public.outbox.*"}},
+		{"", []string{list + "outbox"}},
+	} {
+		got := converts(t, c.settings...)
+		if c.want == "" {
+			unfinished(t, got, "OUTBOX_TABLE")
+			continue
+		}
+		if !strings.Contains(string(got.YAML), "    table: "+c.want+"\n") {
+			t.Errorf("%q: no table %s in\n%s", c.settings, c.want, got.YAML)
+		}
+		valid(t, got)
+	}
+}
+
+func TestTopicsAreRenamedAsTheTransformsDo(t *testing.T) {
+	const regex, replacement = "debezium.transforms.outbox.route.topic.regex=", "debezium.transforms.outbox.route.topic.replacement="
+	behind := []string{"debezium.transforms=outbox,last", "debezium.transforms.last.type=org.apache.kafka.connect.transforms.RegexRouter"}
+	for _, c := range []struct {
+		want     string
+		settings []string
+	}{
+		{"{aggregate_type}", []string{replacement + "$${routedByValue}"}},
+		{"a.{aggregate_type}.b", []string{regex + "(.*)", replacement + "a.$1.b"}},
+		{"a.{aggregate_type}", []string{regex + "^(?<kind>.+)$", replacement + "a.$${kind}"}},
+		{"all", []string{replacement + "all"}},
+		{"prod.{aggregate_type}", append(behind, replacement+"outbox.event.$${routedByValue}",
+			`debezium.transforms.last.regex=outbox\\.event\\.(.*)`, "debezium.transforms.last.replacement=prod.$1")},
+		{"", []string{regex + "(.*)-(.*)", replacement + "$2"}},
+		{"", append(behind, "debezium.transforms.last.regex=other\\\\.(.*)", "debezium.transforms.last.replacement=$1")},
+		{"", []string{regex + "([a-z]+).*", replacement + "$1"}},
+		{"", []string{replacement + "$2"}},
+	} {
+		got := converts(t, c.settings...)
+		if c.want == "" {
+			unfinished(t, got, "OUTBOX_TOPIC")
+			continue
+		}
+		if !regexp.MustCompile("default: [\"']?" + regexp.QuoteMeta(c.want) + "[\"']?\n").Match(got.YAML) {
+			t.Errorf("%q: no topic %s in\n%s", c.settings, c.want, got.YAML)
+		}
+		valid(t, got)
+	}
+}
+
+func TestASlotOfAnotherPluginIsNotRead(t *testing.T) {
+	unfinished(t, converts(t, "debezium.source.plugin.name=decoderbufs"), "OUTBOX_SLOT")
+}
+
+func TestWhatAProviderLooksUpBecomesAVariable(t *testing.T) {
+	got, err := Convert([]byte(strings.NewReplacer(`"db"`, `"${file:/etc/db.properties:host}"`, `"dbz"`, `"${env:DB_USER}"`,
+		`"5433"`, "5433").Replace(connector)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(got.YAML), "postgres://${DB_USER}@${DATABASE_HOSTNAME}:5433/shop") {
+		t.Errorf("%s", got.YAML)
+	}
+	unfinished(t, got, "DATABASE_HOSTNAME")
+}
+
+func TestAConnectorOfStrimziBecomesOneOfTheRelay(t *testing.T) {
+	got, err := Convert([]byte("apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaConnector\nmetadata:\n  name: orders\nspec:\n" +
+		"  class: io.debezium.connector.postgresql.PostgresConnector\n  tasksMax: 1\n  config:\n    plugin.name: pgoutput\n" +
+		"    table.include.list: public.outbox\n    database.port: 5433\n    transforms: outbox\n" +
+		"    transforms.outbox.type: io.debezium.transforms.outbox.EventRouter\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(got.YAML), "name: orders\n") || !strings.Contains(string(got.YAML), "@localhost:5433/") {
+		t.Errorf("%s", got.YAML)
+	}
+	valid(t, got)
+}
+
 func TestEachSinkBecomesABroker(t *testing.T) {
 	for _, sink := range []struct{ properties, want string }{
 		{"type=http\ndebezium.sink.http.url=http://localhost:8080/events", "http:\n        url: http://localhost:8080/events"},
 		{"type=redis\ndebezium.sink.redis.address=cache:6379", "redis:\n        addresses:\n          - cache:6379"},
-		{"type=nats-jetstream\ndebezium.sink.nats-jetstream.url=nats://n:4222", "nats:\n        url: nats://n:4222"},
+		{"type=nats-jetstream\ndebezium.sink.nats-jetstream.url=nats://n:4222", "url: nats://n:4222"},
 		{"type=rabbitmq\ndebezium.sink.rabbitmq.connection.host=mq\ndebezium.sink.rabbitmq.exchange=events", "url: amqp://mq:5672/"},
 		{"type=pubsub\ndebezium.sink.pubsub.project.id=shop", "project: shop"},
 		{"type=sqs\ndebezium.sink.sqs.region=eu-west-1", "region: eu-west-1"},
+		{"type=sqs\ndebezium.sink.sqs.queue.url=https://sqs.eu-west-1.amazonaws.com/1234/events",
+			"queue: events\n        region: eu-west-1\n        unordered: true"},
+		{"type=nats-jetstream\ndebezium.sink.nats-jetstream.create-stream=true\ndebezium.sink.nats-jetstream.subjects=outbox,outbox.>",
+			"stream: DebeziumStream"},
 	} {
 		text := server[:strings.Index(server, "debezium.sink.type")] + "debezium.sink." + sink.properties
 		got, err := Convert([]byte(text))
@@ -160,7 +294,9 @@ func TestWhatHasNoCounterpartIsAnError(t *testing.T) {
 			t.Errorf("with %s: %v; want %q", c.new, err, c.want)
 		}
 	}
-	for _, text := range []string{"", "{", `{"config": 1}`, "key=\\u12"} {
+	for _, text := range []string{"", "{", `{"config": 1}`, "key=\\u12", "DEBEZIUM_SINK_TYPE=kafka",
+		"quarkus.debezium-outbox.table-name=OutboxEvent", strings.Replace(server, "transforms=outbox,mask", "transforms=outbox,mask,two", 1) +
+			"debezium.transforms.two.type=io.debezium.transforms.outbox.EventRouter\n"} {
 		if _, err := Convert([]byte(text)); err == nil {
 			t.Errorf("%q is converted", text)
 		}
@@ -170,11 +306,28 @@ func TestWhatHasNoCounterpartIsAnError(t *testing.T) {
 // valid loads what was converted as the relay would.
 func valid(t *testing.T, c Converted) {
 	t.Helper()
+	if err := load(t, c); err != nil {
+		t.Errorf("%v in\n%s", err, c.YAML)
+	}
+}
+
+// unfinished means that the relay would not start before the variable is given.
+func unfinished(t *testing.T, c Converted, variable string) {
+	t.Helper()
+	if err := load(t, c); err == nil || !strings.Contains(err.Error(), "the variable "+variable+" is not set") {
+		t.Errorf("%s isn't asked for: %v in\n%s", variable, err, c.YAML)
+	}
+	if !strings.Contains(strings.Join(c.Notes, "\n"), variable) {
+		t.Errorf("no note names %s: %q", variable, c.Notes)
+	}
+}
+
+func load(t *testing.T, c Converted) error {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "outbox.yaml")
 	if err := os.WriteFile(path, c.YAML, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.Load(config.Input{File: path}); err != nil {
-		t.Errorf("%v in\n%s", err, c.YAML)
-	}
+	_, err := config.Load(config.Input{File: path})
+	return err
 }
