@@ -58,9 +58,7 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		limit("retries", "no column counts attempts: they begin anew when a relay restarts")
 	}
 	if !m.Failure.Place() {
-		name := strings.TrimSuffix(r.Table, `"`) + `_dead"`
-		advise("dead letters",
-			fmt.Sprintf("CREATE TABLE %s (LIKE %s, reason text, error text, attempts integer, dead_at timestamptz);", name, r.Table),
+		advise("dead letters", DeadDDL(TableName{Schema: t.Schema, Name: t.Name + "_dead"}, t),
 			"the table has no place for messages that can't be delivered: their keys stay blocked until an operator "+
 				"changes the row. Or create a table for them and name it in failure.dead_table")
 	}

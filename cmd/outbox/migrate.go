@@ -18,7 +18,8 @@ func (a *app) migrateCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "migrate",
 		Short: "Install and update the outbox's tables",
-	}, a.migrateUpCommand(), a.migrateStatusCommand(), a.migrateSQLCommand(), a.migrateGrantsCommand(), a.migrateFromCommand())
+	}, a.migrateUpCommand(), a.migrateStatusCommand(), a.migrateSQLCommand(), a.migrateGrantsCommand(), a.migrateSourcesCommand(),
+		a.migrateFromCommand())
 }
 
 func (a *app) migrateUpCommand() *cobra.Command {

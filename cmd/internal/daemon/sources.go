@@ -65,7 +65,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 	strategy, m, cfg := c.Library(group)
 	cfg.Name, cfg.Settings, cfg.Logger = tableOwner(name, c.Name), settingsOf(c), logger
 	if strategy == mapping.Replication {
-		cfg.Slot, cfg.Publication = tableLog(c)
+		cfg.Slot, cfg.Publication = TableLog(c)
 	}
 	return mapped.Open(strategy, conn, m, cfg)
 }
@@ -83,8 +83,8 @@ func settingsOf(c config.Destination) admin.Settings {
 	return s
 }
 
-// tableLog names the slot and the publication of a destination with a table of its own.
-func tableLog(c config.Destination) (slot, publication string) {
+// TableLog returns the slot and the publication by which the destination reads a table of its own.
+func TableLog(c config.Destination) (slot, publication string) {
 	names := config.Standard[config.Replication]()
 	if c.Replication != nil {
 		names = *c.Replication

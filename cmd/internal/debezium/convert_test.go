@@ -294,9 +294,10 @@ func TestWhatHasNoCounterpartIsAnError(t *testing.T) {
 			t.Errorf("with %s: %v; want %q", c.new, err, c.want)
 		}
 	}
+	two := strings.Replace(server, "transforms=outbox,mask", "transforms=outbox,mask,two", 1) +
+		"debezium.transforms.two.type=io.debezium.transforms.outbox.EventRouter\n"
 	for _, text := range []string{"", "{", `{"config": 1}`, "key=\\u12", "DEBEZIUM_SINK_TYPE=kafka",
-		"quarkus.debezium-outbox.table-name=OutboxEvent", strings.Replace(server, "transforms=outbox,mask", "transforms=outbox,mask,two", 1) +
-			"debezium.transforms.two.type=io.debezium.transforms.outbox.EventRouter\n"} {
+		"quarkus.debezium-outbox.table-name=OutboxEvent", two} {
 		if _, err := Convert([]byte(text)); err == nil {
 			t.Errorf("%q is converted", text)
 		}

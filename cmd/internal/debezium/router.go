@@ -37,7 +37,8 @@ func (r *reader) transforms() (behind []rerouter, err error) {
 				behind = append(behind, rerouter{transform, r.left[settings+"regex"], r.left[settings+"replacement"]})
 			}
 		} else {
-			r.note("The transform %s (%s) has no counterpart; docs/routing.md has what filters, routes and headers can be.", transform, kind)
+			r.note("The transform %s (%s) has no counterpart; docs/routing.md has what filters, routes and headers can be.",
+				transform, kind)
 		}
 		maps.DeleteFunc(r.left, func(name, _ string) bool { return strings.HasPrefix(name, settings) })
 	}
@@ -107,8 +108,8 @@ var (
 	heartbeat = regexp.MustCompile(`(?i)^\s*(?:insert\s+into|update)\s+"?([\w$]+)"?(?:\."?([\w$]+)"?)?`)
 )
 
-// table is the one whose rows the router routes: of table.include.list, without the tables of signals and of heartbeats,
-// and of those the one that the router's predicate selects.
+// table is the one whose rows the router routes: of table.include.list, without the tables of signals and of
+// heartbeats, and of those the one that the router's predicate selects.
 func (r *reader) table() string {
 	plain := func(pattern string) string {
 		return strings.NewReplacer(`\`, "", "[.]", ".").Replace(strings.Trim(strings.TrimSpace(pattern), "^$"))
@@ -135,7 +136,8 @@ func (r *reader) table() string {
 		tables = []string{name}
 	}
 	if len(tables) != 1 || !oneTable.MatchString(tables[0]) {
-		return r.missing("OUTBOX_TABLE", "table.include.list is %q, which doesn't name one table with its schema; the relay reads one.", list)
+		return r.missing("OUTBOX_TABLE", "table.include.list is %q, which doesn't name one table with its schema; the relay reads one.",
+			list)
 	}
 	if strings.ToLower(tables[0]) != tables[0] {
 		r.note("The table is taken as %s. Debezium compares names without regard to case, and the relay doesn't: write it as the "+

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/mapping"
+)
+
+func (a *app) migrateSourcesCommand() *cobra.Command {
+	var apply bool
+	cmd := &cobra.Command{
+		Use:   "sources",
+		Short: "Print what the sources of the configuration lack in the database, or create it",
+		Long: `For each destination with a source, a table of your own, it prints the statements that create what is named in the
+configuration and missing in the database: the table of dead letters, the table of offsets, and for the strategy
+replication the publication and the slot. What is there is left alone. With --apply the statements are run, one after
+the other, as the role of the database's address: the owner of the table, for a slot with the right REPLICATION.
+
+The table itself is your application's. Streams and topics of brokers are made by the relay, if the configuration says
+so (create_stream, create_topics).`,
+		Example: `  outbox migrate sources
+  outbox migrate sources --apply`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := a.load(config.Input{Unopened: true}, nil)
+			if err != nil {
+				return err
+			}
+			found := 0
+			for _, one := range loaded.Config.All() {
+				n, err := a.prepare(cmd.Context(), one, apply)
+				if err != nil {
+					return err
+				}
+				found += n
+			}
+			if found == 0 {
+				fmt.Fprintln(a.stderr, "nothing is missing")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&apply, "apply", false, "run the statements instead of printing them")
+	return cmd
+}
+
+// prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
+func (a *app) prepare(ctx context.Context, one config.One, apply bool) (found int, err error) {
+	cfg, err := a.parse(address{url: one.Database.URL.Text(), origin: "database.url"})
+	if err != nil {
+		return 0, err
+	}
+	conn, err := connect.Open(ctx, cfg, "database.url")
+	if err != nil {
+		return 0, err
+	}
+	defer connect.Close(conn)
+	for _, d := range one.Destinations {
+		if d.Source == nil {
+			continue
+		}
+		strategy, m := d.Source.Resolve()
+		slot, publication := daemon.TableLog(d)
+		missing, err := mapping.Missing(ctx, conn, &m, strategy, slot, publication)
+		if err != nil {
+			return found, fmt.Errorf("%s: %w", d.Name, err)
+		}
+		for _, s := range missing {
+			found++
+			if !apply {
+				fmt.Fprintln(a.stdout, s.SQL)
+				continue
+			}
+			if _, err := conn.Exec(ctx, s.SQL); err != nil {
+				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, s.What, s.SQL, err)
+			}
+			fmt.Fprintln(a.stdout, "created the", s.What)
+		}
+	}
+	return found, nil
+}
