@@ -247,7 +247,7 @@ func TestConfigurationFaultsAreReportedTogether(t *testing.T) {
 	command(t, folder, env, "config", "validate").want(exitConfig, "schema")
 
 	write("destinations:\n  - name: all\n    broker: {stdout: {}}\n")
-	command(t, folder, env, "config", "validate").want(exitOK, "outbox.yaml is valid: 1 destinations")
+	command(t, folder, env, "config", "validate").want(exitOK, "outbox.yaml is valid: 1 destination")
 	command(t, folder, env, "config", "show", "--set", "destinations.0.delivery.batch=7").want(exitOK, "batch: 7",
 		"outbox.yaml:2").never("hunter22")
 	command(t, folder, env, "config", "schema").want(exitOK, "json-schema.org")

@@ -135,7 +135,11 @@ them can't be used.`,
 				return err
 			}
 			path, _ := a.configPath()
-			fmt.Fprintf(a.stdout, "%s is valid: %d destinations\n", orText(path, "the environment"), len(destinations(loaded.Config)))
+			some := fmt.Sprintf("%d destinations", len(destinations(loaded.Config)))
+			if some == "1 destinations" {
+				some = "1 destination"
+			}
+			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil
 			}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -92,19 +89,12 @@ func errNoDatabase() error {
 // parse reads the address. Its error repeats nothing that may be a piece of a password.
 func (a *app) parse(at address) (*pgx.ConnConfig, error) {
 	a.secrets.add(at.url)
-	_, err := url.Parse(at.url)
-	if err != nil && strings.Contains(at.url, "://") {
-		return nil, coded{fmt.Errorf("%s is not a database URL such as postgres://user:password@host:5432/database: "+
-			"special characters in a user name or password must be percent-encoded, such as %%40 for @ and %%2F for /",
-			at.origin), exitConfig}
+	if complaint := connect.Complaint(at.url); complaint != "" {
+		return nil, coded{fmt.Errorf("%s can't be used as the address of a database: %s", at.origin, complaint), exitConfig}
 	}
 	cfg, err := pgx.ParseConfig(at.url)
 	if err != nil {
-		var parse *pgconn.ParseConfigError
-		if errors.As(err, &parse) && errors.Unwrap(parse) != nil {
-			err = errors.Unwrap(parse)
-		}
-		return nil, coded{fmt.Errorf("%s can't be used as a database URL such as postgres://user:password@host:5432/database: %w", at.origin, err), exitConfig}
+		return nil, coded{fmt.Errorf("%s can't be used as the address of a database", at.origin), exitConfig}
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second

@@ -29,7 +29,7 @@ func TestInitWritesWhatOneCanBeginWith(t *testing.T) {
 	run("init").want(exitOK, "wrote outbox.sql", "wrote outbox.yaml").never("s3cret")
 	run("init").want(exitError, "outbox.sql is there already", "--force")
 	run("init", "--force", "-o", "json").want(exitOK, `"module": "example.com/shop"`).never("s3cret")
-	run("config", "validate").want(exitOK, "outbox.yaml is valid: 1 destinations")
+	run("config", "validate").want(exitOK, "outbox.yaml is valid: 1 destination")
 
 	text, err := os.ReadFile(filepath.Join(d.folder, "outbox.sql"))
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 const envPrefix = "OUTBOX"
 
 // environment applies the OUTBOX_* variables. One that is no setting is no
-// fault, since others may use the prefix: Kubernetes sets OUTBOX_PORT for a
-// service that is named outbox. It is a warning if it looks like a typing
-// error.
+// fault, since others may use the prefix: it is a warning. Kubernetes sets
+// OUTBOX_PORT and the like for a service that is named outbox; these are not
+// named.
 func (l *loader) environment() {
 	e := &environment{loader: l, known: make(map[string]bool)}
 	e.apply(l.config, "", envPrefix)
@@ -27,9 +27,16 @@ func (l *loader) environment() {
 		}
 		if near, found := nearest(name, known); found {
 			l.warn("the environment variable %s is not used; did you mean %s?", name, near)
+		} else if !ofOthers.MatchString(name) {
+			l.warn("the environment variable %s is not used: there is no such setting (outbox config schema has all; "+
+				"variables have their paths, as in OUTBOX_DESTINATIONS_0_RATE)", name)
 		}
 	}
 }
+
+// ofOthers are variables of the commands, of tests, and those that Kubernetes makes for services.
+var ofOthers = regexp.MustCompile(`^OUTBOX_(CONFIG|SERVER(_USER|_PASSWORD|_TOKEN|_TOKEN_FILE)?|TEST_.*|REQUIRE_SERVERS|` +
+	`(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_(ADDR|PORT|PROTO))?))$`)
 
 // variableOf is the variable of the setting at a path.
 func variableOf(path string) string {
@@ -90,6 +97,7 @@ func (e *environment) apply(v reflect.Value, path, name string) int {
 				return count
 			}
 			v.Set(reflect.Append(v, next))
+			e.origins[element(path, i)] = Origin{Layer: FromEnvironment, Name: e.first(fmt.Sprintf("%s_%d", name, i))}
 			count += found
 		}
 	default:
@@ -99,6 +107,16 @@ func (e *environment) apply(v reflect.Value, path, name string) int {
 		}
 		return count
 	}
+}
+
+// first is the first variable that sets something of what has the name.
+func (e *environment) first(name string) string {
+	for _, variable := range slices.Sorted(maps.Keys(e.environ)) {
+		if variable == name || strings.HasPrefix(variable, name+"_") {
+			return variable
+		}
+	}
+	return name
 }
 
 // list sets a list of texts, from YAML or separated by commas.

@@ -287,6 +287,9 @@ func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + 
 // unknown means that a section has no such key, and which one may be meant.
 func unknown(t reflect.Type, name string) string {
 	names := keys(t)
+	if meant := otherNames[strings.ToLower(name)]; t == reflect.TypeFor[Broker]() && meant != "" {
+		return fmt.Sprintf("unknown key; its name here is %s", meant)
+	}
 	if near, found := nearest(name, names); found {
 		return fmt.Sprintf("unknown key; did you mean %q?", near)
 	}
@@ -297,6 +300,17 @@ func unknown(t reflect.Type, name string) string {
 		return "unknown key; nothing can be set here"
 	}
 	return "unknown key; possible here: " + strings.Join(names, ", ")
+}
+
+// otherNames are what brokers, and ways to them, are called elsewhere.
+var otherNames = map[string]string{
+	"webhook": "http", "webhooks": "http", "https": "http", "rest": "http", "url": "http",
+	"amqp": "rabbitmq", "amqps": "rabbitmq", "rabbit": "rabbitmq", "lavinmq": "rabbitmq",
+	"jetstream": "nats", "nats-jetstream": "nats", "nats_jetstream": "nats",
+	"redpanda": "kafka", "msk": "kafka", "confluent": "kafka", "eventhubs": "kafka (Event Hubs speaks its protocol)",
+	"valkey": "redis", "redis_streams": "redis", "streams": "redis",
+	"aws": "sqs or sns", "amazon": "sqs or sns", "gcp": "pubsub", "google": "pubsub", "gcppubsub": "pubsub", "pub_sub": "pubsub",
+	"console": "stdout", "log": "stdout", "jsonl": "file", "json": "file", "s3": "archive (in a local directory)",
 }
 
 // elsewhere returns the sections that have a key of that name.

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
 
 const (
@@ -134,7 +135,31 @@ func (l *loader) constraints(s setting) {
 		l.check(s.value.Int() <= most, s.path, "%v is too large; the most is %d", s.value.Interface(), most)
 	}
 	l.meant(s)
+	l.login(s)
 }
+
+// login reports a broker's address whose user or password has to be encoded, or that has them where none can be. It
+// repeats nothing of it.
+func (l *loader) login(s setting) {
+	if !isText(s.value.Type()) || !strings.Contains(s.path, ".broker.") {
+		return
+	}
+	text := textOf(s.value)
+	switch {
+	case s.value.Type() == urlType || strings.HasSuffix(s.path, "url") || strings.HasSuffix(s.path, "endpoint"):
+		for _, one := range urlNext.Split(text, -1) {
+			if !strings.Contains(one, "://") {
+				one = "next://" + one // the scheme was split off
+			}
+			complaint := connect.Unencoded(one)
+			l.check(complaint == "", s.path, "%s", complaint)
+		}
+	case hostPort.MatchString(s.path) && strings.ContainsAny(text, "@"):
+		l.check(false, s.path, "a user and a password can't stand in it; write host:port, and the others as settings beside it")
+	}
+}
+
+var hostPort = regexp.MustCompile(`\.(brokers|addresses)\[\d+\]$`)
 
 // meant reports a zero that a broker's adapter would take for its default.
 func (l *loader) meant(s setting) {
@@ -156,40 +181,10 @@ func (l *loader) database(d Database, path string) {
 		"not given; set it, or %s.url_file, or the environment variable %s", path, variableOf(path+".url"))
 	for name, given := range map[string]URL{".url": d.URL, ".viewer_url": d.ViewerURL} {
 		if !given.Empty() {
-			complaint := connectionString(given.Text())
+			complaint := connect.Complaint(given.Text())
 			l.check(complaint == "", path+name, "%s", complaint)
 		}
 	}
-}
-
-// connectionString checks the form of what PostgreSQL takes. The complaint
-// never repeats any of it.
-func connectionString(s string) string {
-	scheme, rest, isURL := strings.Cut(s, "://")
-	if !isURL {
-		if !dsnStart.MatchString(s) {
-			return "neither a URL such as postgres://user@host:5432/database nor keywords such as host=... dbname=..."
-		}
-		return ""
-	}
-	if scheme != "postgres" && scheme != "postgresql" {
-		return "the URL doesn't begin with postgres:// or postgresql://"
-	}
-	// There may be several hosts, which url.Parse doesn't know.
-	authority, tail := rest, ""
-	if i := strings.IndexAny(rest, "/?"); i >= 0 {
-		authority, tail = rest[:i], rest[i:]
-	}
-	user, hosts := "", authority
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		user, hosts = authority[:i+1], authority[i+1:]
-	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		if _, err := url.Parse(scheme + "://" + user + host + tail); err != nil {
-			return "not a valid URL; special characters in a user name or password must be percent-encoded, such as %40 for @ and %2F for /"
-		}
-	}
-	return ""
 }
 
 func (l *loader) destination(d *Destination, path string) {

@@ -58,6 +58,8 @@ func explain(err error, cfg *pgx.ConnConfig, origin string) error {
 		return fmt.Errorf("PostgreSQL at %s has no database %q: create it, or correct %s", where, cfg.Database, origin)
 	case errors.As(err, &pgErr) && pgErr.Code == "53300":
 		return fmt.Errorf("PostgreSQL at %s has no free connection: %s: raise max_connections or close some", where, pgErr.Message)
+	case errors.As(err, &pgErr) && pgErr.Code == "42704":
+		return fmt.Errorf("PostgreSQL at %s refuses what %s has as a parameter: %s: take it out there", where, origin, pgErr.Message)
 	case errors.As(err, &pgErr):
 		return fmt.Errorf("connect to PostgreSQL at %s: %w", where, pgErr)
 	case errors.As(err, &dns):
