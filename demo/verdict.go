@@ -198,7 +198,7 @@ func next(s style) string {
   In your service, in the transaction that changes the row, after the change:
     w.Write(ctx, tx, outbox.Message{Topic: "orders", Key: id, Payload: body})
 
-  outbox config schema    what outbox.yaml may say: your database, your brokers
+  outbox init             writes an outbox.yaml, by your project's compose file
   outbox relay            delivers; run two, as here
   outbox dead ls          what could not be delivered, and why
   https://github.com/pgoutbox/outbox

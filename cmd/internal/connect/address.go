@@ -112,7 +112,8 @@ var strangers = map[string]string{
 	"replication": "the relay's own choice",
 
 	"pgbouncer": "Prisma's", "connection_limit": "Prisma's", "pool_timeout": "Prisma's", "socket_timeout": "Prisma's",
-	"statement_cache_size": "Prisma's", "sslidentity": "Prisma's", "sslaccept": "Prisma's", "schema": "Prisma's; options=-csearch_path%3DNAME",
+	"statement_cache_size": "Prisma's", "sslidentity": "Prisma's", "sslaccept": "Prisma's",
+	"schema": "Prisma's; options=-csearch_path%3DNAME",
 
 	"ssl": "JDBC's; sslmode=require", "sslfactory": "JDBC's", "currentSchema": "JDBC's; options=-csearch_path%3DNAME",
 	"ApplicationName": "JDBC's; application_name", "prepareThreshold": "JDBC's", "loginTimeout": "JDBC's; connect_timeout",

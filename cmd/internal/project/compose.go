@@ -18,6 +18,7 @@ type service struct {
 	Image       string `yaml:"image"`
 	Environment any    `yaml:"environment"`
 	Ports       []any  `yaml:"ports"`
+	Command     any    `yaml:"command"`
 }
 
 // compose reads the first compose file of a folder. Without one, name is "".
@@ -84,6 +85,20 @@ func (s service) at(port string) string {
 	return "localhost:" + port
 }
 
+// A listener that is meant for programs on this machine, as in EXTERNAL://localhost:19092.
+var advertised = regexp.MustCompile(`://(?:localhost|127\.0\.0\.1):([0-9]+)`)
+
+// kafka is the address on this machine: what the server tells its clients here, because they go where it says.
+func (s service) kafka() string {
+	for _, place := range []string{s.variable("KAFKA_ADVERTISED_LISTENERS", s.variable("KAFKA_CFG_ADVERTISED_LISTENERS", "")),
+		fmt.Sprint(s.Command)} {
+		if m := advertised.FindStringSubmatch(place); m != nil {
+			return "localhost:" + m[1]
+		}
+	}
+	return s.at("9092")
+}
+
 // database is the URL of a PostgreSQL, with the password only if it stands in the compose file.
 func (s service) database() string {
 	user := s.variable("POSTGRES_USER", "postgres")
@@ -100,7 +115,7 @@ var brokers = []struct {
 	section  func(service) string
 }{
 	{[]string{"kafka", "cp-kafka", "confluent-local", "redpanda"}, func(s service) string {
-		return fmt.Sprintf("kafka: {brokers: [%q], create_topics: true}", s.at("9092"))
+		return fmt.Sprintf("kafka: {brokers: [%q], create_topics: true}", s.kafka())
 	}},
 	{[]string{"nats"}, func(s service) string {
 		return fmt.Sprintf(`nats: {url: "nats://%s", stream: OUTBOX, create_stream: true, `+

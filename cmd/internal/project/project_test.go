@@ -83,6 +83,21 @@ func TestEachBrokerOfAComposeFileIsInTheConfiguration(t *testing.T) {
 	}
 }
 
+func TestKafkaIsWhereItTellsProgramsOnThisMachine(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{
+		"environment: {KAFKA_ADVERTISED_LISTENERS: 'IN://kafka:9092,OUT://localhost:19092'}",
+		"environment: [\"KAFKA_CFG_ADVERTISED_LISTENERS=OUT://127.0.0.1:19092,IN://kafka:9092\"]",
+		"command: [redpanda, start, --advertise-kafka-addr, 'internal://redpanda:9092,external://localhost:19092']",
+	} {
+		dir, f := folder(t, map[string]string{"compose.yaml": "services:\n  kafka:\n    image: apache/kafka:4.3.1\n" +
+			"    ports: ['19092:19092']\n    " + how + "\n"})
+		if got := loaded(t, dir, f).Destinations[0].Broker.Kafka.Brokers[0]; got != "localhost:19092" {
+			t.Errorf("%s: at %s", how, got)
+		}
+	}
+}
+
 func TestTheDatabaseIsTheComposeFiles(t *testing.T) {
 	t.Parallel()
 	for environment, want := range map[string]string{
