@@ -1,8 +1,9 @@
 // Package admin is what an operator sees and does: the state of every destination with one verdict, and
 // the verbs that acknowledge, requeue and discard dead letters, unblock lanes, hand over, rebase and drop destinations.
-// The command line and the metrics call it, so that they can't disagree.
+// The command line, the API, the page and the metrics call it, so that they can't disagree.
 //
-// Every verb is one transaction and writes a row of outbox.audit in it.
+// Every verb that changes something writes a row of outbox.audit in the transaction that changes it. A job changes its
+// messages in several: the first writes the row, and the job notes how far it has come.
 package admin
 
 import (

@@ -14,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Broker is where messages go. Adapters satisfy it without importing this package, and pass the suite
-// relaytest.RunBroker.
+// Broker is where messages go. Adapters satisfy it without importing this package, unless they do more than it asks
+// (exactly-once to Kafka is [Coupled]), and pass the suite relaytest.RunBroker.
 type Broker interface {
 	// Publish sends batch and returns once the outcome of every message is known. nil means that the
 	// broker has durably accepted all; otherwise the result has len(batch) errors, nil for an accepted

@@ -152,7 +152,8 @@ func (d *decoder) resolve(n ast.Node, path string) (ast.Node, bool) {
 			name := t.Value.GetToken().Value
 			target, found := d.anchors[name]
 			if !found {
-				d.fault(d.at(t.GetToken()), path, "no anchor &%s for this alias; a text that begins with * stands in quotes: \"*%s\"", name, name)
+				d.fault(d.at(t.GetToken()), path, "no anchor &%s for this alias; a text that begins with * stands in quotes: \"*%s\"",
+					name, name)
 				return nil, false
 			}
 			n = target
