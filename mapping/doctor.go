@@ -27,6 +27,9 @@ type Report struct {
 	Limits []Finding `json:"limits"`
 	Advice []Finding `json:"advice"`
 
+	// Notify is about a trigger that wakes the relay; its SQL is empty if the table has one that notifies.
+	Notify Finding `json:"notify"`
+
 	// Log is about delivery of the table by the write-ahead log instead. Its SQL creates a slot, which retains the log
 	// from then on.
 	Log Finding `json:"log"`
@@ -71,6 +74,9 @@ func Doctor(ctx context.Context, q schema.Querier, table string) (*Report, error
 		return err == nil
 	}
 	r.examine(t, offsets)
+	if r.Notify, err = byNotification(ctx, q, t); err != nil {
+		return nil, fmt.Errorf("doctor: look for triggers: %w", err)
+	}
 	if r.Log, err = byLog(ctx, q, t, &r.Mapping); err != nil {
 		return nil, fmt.Errorf("doctor: look for what the log needs: %w", err)
 	}

@@ -109,7 +109,7 @@ func TestDoctorsStatementsAreTakenByPostgreSQL(t *testing.T) {
 			if err != nil || len(r.Faults) > 0 || len(r.Advice) == 0 {
 				t.Fatalf("got %+v, %v", r, err)
 			}
-			for _, f := range append(r.Advice, Finding{SQL: strings.Split(r.Log.SQL, "\n")[0]}) { // slots are the server's
+			for _, f := range append(r.Advice, r.Notify, Finding{SQL: strings.Split(r.Log.SQL, "\n")[0]}) { // slots are the server's
 				if _, err := conn.Exec(t.Context(), f.SQL); err != nil {
 					t.Errorf("%s: %v", f.SQL, err)
 				}
@@ -117,6 +117,9 @@ func TestDoctorsStatementsAreTakenByPostgreSQL(t *testing.T) {
 			again, err := Doctor(t.Context(), conn, "my_outbox")
 			if err != nil || about(again.Advice, "index")+about(again.Advice, "offsets") != "" {
 				t.Errorf("what was made is still missing: %+v, %v", again.Advice, err)
+			}
+			if again.Notify.SQL != "" || !strings.Contains(again.Notify.Text, `"outbox_notify" notifies`) {
+				t.Errorf("of the trigger that was made it says %+v", again.Notify)
 			}
 			if r.Mapping.Offsets.Table == "" {
 				return

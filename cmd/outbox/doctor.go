@@ -215,6 +215,7 @@ func doctorText(r *mapping.Report) string {
 	}
 	section("What this table can't give:", r.Limits)
 	section("What to do:", r.Advice)
+	section("If a row has to be read at once:", []mapping.Finding{r.Notify})
 	section("Instead, by the write-ahead log:", []mapping.Finding{r.Log})
 	return b.String()
 }

@@ -65,6 +65,11 @@ type Config struct {
 	// Wake, if not nil, ends a pause when a value is received from it.
 	Wake <-chan struct{}
 
+	// Notify is the channel that transactions notify which have inserted rows, so that a pause ends at once: see
+	// mapping.NotifySQL. It takes a connection more. Without it, or where no notification can come, such as through a
+	// pooler in transaction mode, a row waits at most PollIdle. mapping.Replication doesn't poll, and has no use for it.
+	Notify string
+
 	// Logger reports changes of ownership; nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -112,5 +117,9 @@ func (c *Config) complete(faults *settings.Faults, strategy string) {
 	settings.Positive(faults, "MaxHolds", &c.MaxHolds, holds)
 	settings.Positive(faults, "Groups", &c.Groups, 1)
 	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d of %d, it must be 0 to %d", c.Group, c.Groups, c.Groups-1)
+	faults.Need(len(c.Notify) <= mapping.MaxChannel, "Notify", "the channel %.70q has %d bytes, it must have at most %d",
+		c.Notify, len(c.Notify), mapping.MaxChannel)
+	faults.Need(c.Notify == "" || strategy != mapping.Replication, "Notify", "%q, but strategy %s doesn't poll: leave it out",
+		c.Notify, strategy)
 	c.Logger = settings.Logger(c.Logger)
 }

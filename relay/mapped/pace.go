@@ -9,6 +9,7 @@ import (
 type pace struct {
 	cfg    *Config
 	broken <-chan struct{}
+	heard  <-chan struct{} // nil without notifications
 	pause  time.Duration
 	next   time.Time
 	found  time.Time // when a poll last found something
@@ -49,6 +50,9 @@ func (p *pace) await(ctx context.Context) error {
 		case <-p.broken:
 			return nil // the caller looks up the reason
 		case <-timer.C:
+			return nil
+		case <-p.heard:
+			p.pause = 0
 			return nil
 		case _, open := <-wake:
 			if open {

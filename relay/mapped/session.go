@@ -37,6 +37,7 @@ type session struct {
 	table    *table
 	pooled   error // why server sessions are not ours, if a pooler is in between
 	conn     *pgx.Conn
+	listener *listener
 	link     *link // conn, once it is kept alive; the session lasts as long as it
 	marks    *statements
 	later    later // what is still to be stored
@@ -58,7 +59,8 @@ type session struct {
 func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
 	s.strategy = of
 	s.link = newLink(s.conn, s.source.cfg.Lease, s.watched(keep))
-	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken}
+	s.listener = s.source.listen()
+	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken, heard: s.listener.heard}
 }
 
 // watched is keep, and ends the session when the table has changed.
@@ -219,6 +221,7 @@ func (s *session) reload(ctx context.Context, lane string, limit int, gone func(
 
 // close runs farewell on the link and lets another session begin.
 func (s *session) close(farewell func(*pgx.Conn) error) error {
+	s.listener.close()
 	dial.HangUp(s.reading)
 	err := s.link.close(farewell)
 	s.source.known.begin(nil)

@@ -49,7 +49,8 @@ func newSkipLocked(x *session) relay.Session {
 	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
 	s.reader = s.newReader(cfg.PageBytes, s.table.lockSQL)
 	s.reader.page.least, s.reader.claims = minLockedPage, true
-	s.pace = pace{cfg: cfg, broken: s.broken}
+	s.listener = s.source.listen()
+	s.pace = pace{cfg: cfg, broken: s.broken, heard: s.listener.heard}
 	s.adopt(s.conn)
 	return s
 }
@@ -473,6 +474,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 	}
 	links := s.links
 	s.mu.Unlock()
+	s.listener.close()
 	var errs []error
 	for _, l := range links {
 		t := marked[l]

@@ -26,6 +26,7 @@ type Source struct {
 	Lock             []string `json:"lock" jsonschema:"Advisory lock of strategy advisory, one number or two. Empty: made from the table's name."`
 	RowsMayBeDeleted bool     `json:"rows_may_be_deleted" jsonschema:"Says that the rows are messages and nothing else, which done: {how: delete} and purge need. A preset says so of a table whose name has outbox in it."`
 	Purge            *Purge   `json:"purge" jsonschema:"Deletes delivered rows when they are old."`
+	Notify           string   `json:"notify" jsonschema:"Channel that a trigger of the table notifies, so that rows are read at once: outbox doctor prints the trigger. Empty: a row waits for the next poll, at most poll.idle."`
 	MaxHolds         int      `json:"max_holds" min:"1" max:"10000000" jsonschema:"Messages that are set aside for a later attempt, at most; then nothing new is read. Strategies xmin and serial: 10000 unless given, for each partition, with what was delivered behind them."`
 	Transactions     int      `json:"transactions" min:"0" max:"100" jsonschema:"Transactions that strategy skiplocked has open at once, each with a batch that is being published: 4 unless given. The other strategies have none: 0."`
 }
@@ -113,6 +114,7 @@ func (d *Destination) Library(group int) (strategy string, m mapping.Mapping, cf
 		PageBytes:    d.PageBytes(),
 		MaxHolds:     d.Source.MaxHolds,
 		Transactions: d.Source.Transactions,
+		Notify:       d.Source.Notify,
 	}
 	return strategy, m, cfg
 }
@@ -218,7 +220,7 @@ func (s *Source) unread() (names []string) {
 		given bool
 	}{
 		{"done", s.Done != (Done{})}, {"claim", s.Claim != (Claim{})}, {"offsets", s.Offsets != (Offsets{})}, {"purge", s.Purge != nil},
-		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock", len(s.Lock) > 0},
+		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock", len(s.Lock) > 0}, {"notify", s.Notify != ""},
 		{"failure (but dead_table)", s.Failure != (Failure{DeadTable: s.Failure.DeadTable})},
 	} {
 		if o.given {

@@ -146,6 +146,7 @@ func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
 	}
 	for source, fault := range map[string]string{
 		`{preset: outbox_event, transactions: 2}`:                "source.transactions: 2, but strategy advisory has no transactions open",
+		`{preset: outbox, strategy: replication, notify: c}`:     "can't make use of: notify",
 		`{preset: outbox_events, max_holds: -1}`:                 "source.max_holds: -1 is too small",
 		`{preset: outbox_event}, lease: 5ms`:                     "lease: 5ms, it must be at least 100ms",
 		`{preset: outbox_event}, poll: {busy: 50ms, idle: 20ms}`: "poll.idle: 20ms, it must be at least 50ms",
