@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -127,92 +125,4 @@ func explains(m *Mapping, t *Table) bool {
 	return (g.Done.How == "" || m.Done.How == DoneStatus || m.Done.How == g.Done.How) &&
 		(g.Offsets.Transaction == "" || m.Offsets.Transaction == g.Offsets.Transaction) &&
 		(g.Claim.Until == "" || m.Claim.Until == g.Claim.Until)
-}
-
-// guess assigns columns by their usual names, if their types allow that.
-func guess(t *Table, named string) Mapping {
-	find := func(kinds []Kind, names ...string) string {
-		for _, name := range names {
-			for i := range t.Columns {
-				c := &t.Columns[i]
-				if strings.EqualFold(strings.ReplaceAll(c.Name, "_", ""), name) && (kinds == nil || slices.Contains(kinds, c.Kind)) {
-					return c.Name
-				}
-			}
-		}
-		return ""
-	}
-	brace := func(column string) string {
-		if column == "" {
-			return ""
-		}
-		return "{" + column + "}"
-	}
-	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
-	moment := []Kind{KindTime}
-	whole := []Kind{KindInteger}
-	m := Mapping{
-		Table: named,
-		ID: find([]Kind{KindInteger, KindUUID, KindText},
-			"id", "seq", "sequence", "position", "offset", "eventid", "messageid", "outboxid"),
-		MessageID:     find([]Kind{KindUUID}, "messageid", "eventid", "uuid", "idempotencykey", "dedupkey"),
-		AggregateType: find(text, "aggregatetype", "rootentitytype", "entitytype", "streamtype"),
-		AggregateID:   find(text, "aggregateid", "rootentityid", "entityid", "streamid", "transactionrefid"),
-		EventType:     find(text, "eventtype", "type", "messagetype", "eventname", "name", "transactiontype"),
-		Payload:       find([]Kind{KindBytes, KindJSON, KindText}, "payload", "data", "body", "content", "event", "message", "value"),
-		ContentType:   find([]Kind{KindText}, "contenttype"),
-		Headers:       find([]Kind{KindJSON, KindText}, "headers", "metadata", "meta", "attributes"),
-		CreatedAt: find(moment, "createdat", "createdtime",
-			"createtime", "created", "insertedat", "occurredat", "occurredon", "timestamp"),
-		DeliverAt: find(moment, "deliverat", "scheduledat", "sendat", "visibleat"),
-		Priority:  find(whole, "priority"),
-	}
-	if m.MessageID == m.ID {
-		m.MessageID = ""
-	}
-	m.Topic = brace(find(text, "topic", "destination", "channel", "queue", "subject", "exchange", "routingkey"))
-	if m.Topic == "" {
-		m.Topic = brace(m.AggregateType)
-	}
-	m.Key = brace(find(append(text, KindBytes), "key", "partitionkey", "messagekey", "orderingkey"))
-	if m.Key == "" {
-		m.Key = brace(m.AggregateID)
-	}
-	m.Failure = Failure{
-		Attempts:    find(whole, "attempts", "attempt", "retrycount", "retries", "tries", "attemptcount"),
-		Error:       find([]Kind{KindText}, "error", "lasterror", "errormessage"),
-		LastAttempt: find(moment, "lastattemptat", "lastattempttime", "lastattempt"),
-		NextAttempt: find(moment, "nextattemptat", "nextretryat", "retryat", "nextattempt"),
-	}
-	m.Offsets.Transaction = find([]Kind{KindXID8}, "transactionid", "xid", "txid", "xact")
-	m.Claim.Until = find(moment, "availableafter", "lockeduntil", "leaseuntil", "leaseduntil", "visibleafter", "lockexpiresat")
-	if m.Claim.Until != "" {
-		m.Claim.Owner = find([]Kind{KindText}, "lockedby", "owner", "claimedby", "leasedby")
-	}
-	mark := func(kinds []Kind, names ...string) string {
-		for _, name := range names { // one that rows can wait by, if there is one
-			if c := find(kinds, name); c != "" && (&Mapping{Done: Done{How: DoneTimestamp, Column: c}}).marked(t) {
-				return c
-			}
-		}
-		return find(kinds, names...)
-	}
-	switch done, flag := mark(moment, "processedat", "publishedat",
-		"sentat", "deliveredat", "dispatchedat", "publishedtime", "processedtime", "senttime"),
-		find([]Kind{KindBoolean}, "published", "processed", "sent", "delivered", "dispatched"); {
-	case done == "" && flag == "" && find([]Kind{KindText, KindEnum}, "status", "state") != "":
-		// Its values are in the rows; only a person can tell which of them mean what.
-		m.Done = Done{How: DoneStatus, Column: find([]Kind{KindText, KindEnum}, "status", "state")}
-	case done != "":
-		m.Done = Done{How: DoneTimestamp, Column: done, Flag: flag}
-	case flag != "":
-		m.Done = Done{How: DoneBoolean, Column: flag}
-	case m.Offsets.Transaction != "":
-		m.Offsets.Table = "outbox_offsets"
-		m.Offsets.Partition = find(whole, "partition", "shard")
-	}
-	if m.Done.How != "" {
-		m.Offsets = Offsets{}
-	}
-	return m
 }

@@ -22,7 +22,30 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		return // the faults tell that
 	}
 	moves := r.Strategy == XMin || r.Strategy == Serial
-
+	by := id
+	if m.Order != "" {
+		by = t.Column(m.Order)
+	}
+	if m.Done.How == DoneDelete {
+		limit("deletion", "delivered rows are DELETED (done: {how: delete}): to keep them, add a column (published_at timestamptz, NULL until "+
+			"then) and name it, done: {how: timestamp, column: published_at}, or read the table by the write-ahead log")
+	}
+	if m.Key == "" && m.AggregateID == "" && r.Preset == "" {
+		text := "no column is the key, so messages have no order among each other, and go to any partition"
+		if names := t.possibleKeys(m); len(names) > 0 {
+			text += ": if one of " + strings.Join(names, ", ") + " is it, name it in columns.key, as {" + names[0] + "}"
+		}
+		limit("order", "%s", text)
+	}
+	if others := t.otherMarks(m); len(others) > 0 && !moves {
+		how := "no column that can be used says that a row was delivered"
+		if m.Done.Column != "" {
+			how = fmt.Sprintf("%q says that a row was delivered", m.Done.Column)
+		}
+		limit("done", "%s, and nothing will write %s, which look as if they said so too. A boolean can be named in done.flag; a status of text "+
+			"with its values is done: {how: status, column: …, waiting: …, value: …, at: TIME}; what is a number can't be written", how,
+			strings.Join(others, ", "))
+	}
 	switch {
 	case r.Strategy == XMin:
 		limit("order", "rows are read by transaction id, and a transaction may take its id before it waits for another "+
@@ -30,12 +53,12 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
 	case r.Strategy == Serial:
 		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
-	case id.Kind != KindInteger || !id.Sequenced:
+	case by.Kind != KindInteger || !by.Sequenced:
 		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order "+
-			"transactions took a key: messages of a key can be inverted", m.ID, id.Type)
-	case id.Cache > 1:
+			"transactions took a key: messages of a key can be inverted", by.Name, by.Type)
+	case by.Cache > 1:
 		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted",
-			m.ID, id.Cache)
+			by.Name, by.Cache)
 	}
 	switch r.Strategy {
 	case SkipLocked:

@@ -235,10 +235,14 @@ func sourceYAML(r *mapping.Report) string {
 		if p, _ := mapping.FindPreset(r.Preset); p.Mapping.Table != m.Table {
 			field(1, "table", m.Table)
 		}
+		if m.Done.How == mapping.DoneDelete {
+			b.WriteString("  # This preset DELETES delivered rows.\n")
+		}
 		return b.String()
 	}
 	field(1, "strategy", r.Strategy)
 	field(1, "table", m.Table)
+	field(1, "order", m.Order)
 	group := func(name string, pairs ...string) {
 		any := false
 		for i := 0; i < len(pairs); i += 2 {

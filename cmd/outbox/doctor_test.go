@@ -97,3 +97,12 @@ func TestACanaryTravelsTheWholeWay(t *testing.T) {
 		t.Errorf("%d rows in the audit", n)
 	}
 }
+
+func TestTheDoctorsProposalSaysThatRowsWillBeDeleted(t *testing.T) {
+	t.Parallel()
+	d := emptyDatabase(t)
+	d.exec(`CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL,
+		type varchar(255) NOT NULL, payload jsonb)`)
+	d.outbox("doctor", "--table", "outboxevent").want(exitOK, "preset: \"debezium\"\n  # This preset DELETES delivered rows.",
+		"delivered rows are DELETED", "or read the table by the write-ahead log")
+}
