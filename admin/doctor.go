@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/shell"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -27,7 +29,9 @@ type Symptom struct {
 	Weight Weight `json:"weight"`
 	Text   string `json:"text"`
 
-	// Repair is what to do, with the command or the SQL that does it; "" if the text says all.
+	// Advice is what to do, in words, and Repair the command or the SQL that does it, to be pasted as it is. Either may
+	// be "".
+	Advice string `json:"advice,omitempty"`
 	Repair string `json:"repair,omitempty"`
 }
 
@@ -43,7 +47,19 @@ type Examination struct {
 }
 
 func (e *Examination) add(about string, weight Weight, repair, format string, args ...any) {
-	e.Symptoms = append(e.Symptoms, Symptom{about, weight, fmt.Sprintf(format, args...), repair})
+	e.advise(about, weight, "", repair, format, args...)
+}
+
+func (e *Examination) advise(about string, weight Weight, advice, repair, format string, args ...any) {
+	e.Symptoms = append(e.Symptoms, Symptom{about, weight, fmt.Sprintf(format, args...), advice, repair})
+}
+
+// Sort puts the worst symptoms first. Those of one weight keep their order.
+func (e *Examination) Sort() {
+	weights := []Weight{WeightFault, WeightRisk, WeightAdvice}
+	slices.SortStableFunc(e.Symptoms, func(a, b Symptom) int {
+		return slices.Index(weights, a.Weight) - slices.Index(weights, b.Weight)
+	})
 }
 
 // Examine looks at the whole state of a database: the schema's version and tables, rights, settings, a pooler on the
@@ -58,7 +74,7 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 	}{
 		{"schema", examineSchema}, {"rights", examineRights}, {"settings", examineSettings}, {"pooler", examinePooler},
 		{"clock", examineClock},
-		{"statistics", examineStatistics}, {"index", examineIndexes}, {"slot", examineSlots},
+		{"statistics", examineStatistics}, {"index", examineIndexes}, {"slot", examineSlots}, {"publication", examinePublications},
 	} {
 		before := len(e.Symptoms)
 		if err := read(ctx, db, func(tx pgx.Tx) error { return part.look(ctx, tx, e) }); err != nil {
@@ -71,6 +87,7 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 			e.Well = append(e.Well, part.about)
 		}
 	}
+	defer e.Sort()
 	report, err := Status(ctx, db)
 	if err != nil {
 		e.add("state", WeightFault, "", "%v", err)
@@ -85,11 +102,11 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 		if f.Tone() != Alarm {
 			weight = WeightRisk
 		}
-		text := Verdict{Finding: f, At: report.At}.Sentence()
-		if f.Next != "" && f.Advice != "" {
-			text += "; " + f.Advice
+		next := f.Next
+		if next == "outbox doctor" { // which is what was just run: the other symptoms are what it finds
+			next = ""
 		}
-		e.add("state", weight, orElse(f.Next, f.Advice), "%s", text)
+		e.advise("state", weight, f.Advice, next, "%s", Verdict{Finding: f, At: report.At}.Sentence())
 	}
 	return e, nil
 }
@@ -102,14 +119,14 @@ func examineSchema(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	e.Database, e.Server, e.Schema = state.Database, state.Server, state.Version
 	switch {
 	case state.Standby:
-		e.add("schema", WeightFault, "connect to the primary", "the server is a hot standby")
+		e.advise("schema", WeightFault, "connect to the primary", "", "the server is a hot standby")
 	case state.Version == 0:
 		e.add("schema", WeightFault, "outbox migrate up", "the outbox is not installed")
 		return nil
 	case len(state.Pending) > 0:
 		e.add("schema", WeightFault, "outbox migrate up", "version %d is installed, and this program needs %d", state.Version, state.Latest)
 	case state.TooNew():
-		e.add("schema", WeightFault, "use a newer program", "version %d is installed, and this program knows up to %d",
+		e.advise("schema", WeightFault, "use a newer program", "", "version %d is installed, and this program knows up to %d",
 			state.Version, state.Latest)
 	}
 	err = schema.Intact(ctx, tx)
@@ -170,7 +187,7 @@ func examinePooler(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		return err
 	}
 	if pid != tx.Conn().PgConn().PID() {
-		e.add("pooler", WeightRisk, "give relays the address of PostgreSQL itself, or of a pool in session mode",
+		e.advise("pooler", WeightRisk, "give relays the address of PostgreSQL itself, or of a pool in session mode", "",
 			"a pooler stands before the server: in transaction mode a relay refuses to start through it")
 	}
 	return nil
@@ -183,7 +200,7 @@ func examineClock(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		return err
 	}
 	if apart := theirs.Sub(before.Add(time.Since(before) / 2)); apart.Abs() > clockApart {
-		e.add("clock", WeightRisk, "on the machine that is wrong: timedatectl set-ntp true",
+		e.advise("clock", WeightRisk, "on the machine that is wrong:", "timedatectl set-ntp true",
 			"the database's clock differs from this machine's by %v",
 			apart.Abs().Round(time.Second))
 	}
@@ -243,11 +260,52 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 			e.add("slot", WeightFault, "outbox relay",
 				"slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
 		case kept > 1<<30:
-			e.add("slot", WeightRisk, "start its reader; if that is gone for good: "+
-				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+
-				"), which gives up what it has not read",
+			e.advise("slot", WeightRisk, "start its reader; only if that is gone for good, drop the slot, which gives up what it has not read:",
+				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+")",
 				"slot %s has no reader, and the server keeps %d MiB of its log for it", name, kept>>20)
 		}
+		return nil
+	})
+	return err
+}
+
+// publicationsSQL finds tables of ours, and those that destinations read, that a publication holds though nothing
+// identifies their rows: PostgreSQL refuses every UPDATE and DELETE of them.
+const publicationsSQL = `
+SELECT p.pubname::text, p.puballtables, c.oid::regclass::text
+FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname::text) t JOIN pg_class c ON c.oid = t.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (p.pubupdate OR p.pubdelete)
+AND (n.nspname = 'outbox' OR c.oid IN (SELECT to_regclass(name) FROM unnest($1::text[]) name))
+AND (c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+	OR c.relreplident = 'i' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident))
+ORDER BY 1, 3`
+
+func examinePublications(ctx context.Context, tx pgx.Tx, e *Examination) error {
+	named, _ := tx.Query(ctx, `SELECT mapping ->> 'Table' FROM outbox.tables`) // its error is returned with the rows
+	tables, err := pgx.CollectRows(named, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for i, name := range tables {
+		if parsed, err := mapping.ParseTableName(name); err == nil {
+			tables[i] = parsed.String()
+		}
+	}
+	rows, err := tx.Query(ctx, publicationsSQL, tables)
+	if err != nil {
+		return err
+	}
+	var publication, table string
+	var all bool
+	_, err = pgx.ForEachRow(rows, []any{&publication, &all, &table}, func() error {
+		holds := "holds"
+		if all {
+			holds = "is FOR ALL TABLES, and so holds"
+		}
+		e.advise("publication", WeightFault, "let the table's rows be identified, or take the table out of the publication:",
+			"ALTER TABLE "+table+" REPLICA IDENTITY FULL", "publication %s %s %s, whose rows have no replica identity: every UPDATE and DELETE "+
+				"of it fails", publication, holds, table)
 		return nil
 	})
 	return err

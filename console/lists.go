@@ -596,9 +596,9 @@ func (v *view) doctor() any {
 			admin.WeightRisk:   h("span.state.late", glyph(admin.StateBlocked), " ", h("b", "risk")),
 			admin.WeightAdvice: h("span.state.none", glyph(admin.StateIdle), " ", h("b", "advice")),
 		}
-		var repair any
-		if s.Repair != "" {
-			repair = command(s.Repair)
+		repair := list{foreign(s.Advice, 1000)}
+		if s.Repair != "" { // to be copied; words are not
+			repair = append(repair, command(s.Repair))
 		}
 		rows = append(rows, []any{list{hues[s.Weight]}, foreign(s.About, 100), foreign(s.Text, 1000), repair})
 	}

@@ -86,6 +86,7 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool)
 			}
 		}
 		e.OnDatabase(from.name)
+		e.Sort()
 		for _, s := range e.Symptoms {
 			if s.Weight == admin.WeightFault {
 				faults++
@@ -124,9 +125,9 @@ func (a *app) addProbed(e *admin.Examination, p daemon.Probed) {
 		return
 	}
 	s := admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),
-		Repair: "correct the configuration or the broker, then: outbox config validate --connect"}
+		Advice: "correct the configuration, or what it leads to, and look again:", Repair: "outbox config validate --connect"}
 	if p.What == "database" {
-		s.About, s.Repair = "relay", ""
+		s.About, s.Advice, s.Repair = "relay", "", ""
 	}
 	e.Symptoms = append(e.Symptoms, s)
 }
@@ -157,8 +158,8 @@ func writeExamination(w io.Writer, e *admin.Examination) error {
 	}
 	for _, s := range e.Symptoms {
 		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
-		if s.Repair != "" {
-			fmt.Fprintf(w, "  repair: %s\n", clean(s.Repair))
+		if do := strings.TrimSpace(s.Advice + " " + s.Repair); do != "" {
+			fmt.Fprintf(w, "  repair: %s\n", clean(do))
 		}
 	}
 	_, err := fmt.Fprintf(w, "\nin order: %s\n", clean(strings.Join(e.Well, ", ")))

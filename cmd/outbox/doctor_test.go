@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,10 +44,33 @@ func TestTheDoctorLooksAtEverythingAndItsRepairsRepair(t *testing.T) {
 	if len(s) != 1 {
 		t.Fatalf("an index was dropped: %+v", s)
 	}
-	d.outbox("doctor", "--exit-code").want(exitError, "FAULT: index")
+	r := d.outbox("doctor", "--exit-code").want(exitError, "FAULT: index")
+	if advice, fault := strings.Index(r.stdout, "ADVICE:"), strings.LastIndex(r.stdout, "FAULT:"); advice >= 0 && advice < fault {
+		t.Errorf("the worst isn't first:\n%s", r.stdout)
+	}
 	d.exec(s[0].Repair)
 	if s := symptoms("index"); len(s) > 0 {
 		t.Errorf("its repair was run: %+v", s)
+	}
+
+	// A publication of all tables holds ours, and tables that destinations read.
+	d.exec(`CREATE TABLE "Author's" (id bigint); CREATE PUBLICATION everything FOR ALL TABLES`)
+	d.exec(`INSERT INTO outbox.tables (destination, shard_group, shard_groups, owner, session, strategy, mapping, state, state_since, lag_objective)
+		VALUES ('shop', 0, 1, 'r', 's', 'advisory', '{"Table": "Author''s"}', 'flowing', now(), '30s')`)
+	d.exec(`ALTER TABLE outbox.controls REPLICA IDENTITY NOTHING`)
+	found := symptoms("publication")
+	for _, table := range []string{"outbox.controls", `"Author's"`} {
+		i := slices.IndexFunc(found, func(s admin.Symptom) bool { return strings.Contains(s.Text, table) })
+		if i < 0 || !strings.Contains(found[i].Text, "everything is FOR ALL TABLES") {
+			t.Fatalf("of %s it says nothing: %+v", table, found)
+		}
+		d.exec(found[i].Repair)
+	}
+	for _, s := range symptoms("publication") {
+		d.exec(s.Repair)
+	}
+	if s := symptoms("publication"); len(s) > 0 {
+		t.Errorf("its repairs were run: %+v", s)
 	}
 	d.outbox("doctor", "--table", "outbox.messages", "--server", "http://127.0.0.1:1").want(exitUsage, "this machine")
 
