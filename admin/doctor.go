@@ -260,7 +260,8 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 			e.add("slot", WeightFault, "outbox relay",
 				"slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
 		case kept > 1<<30:
-			e.advise("slot", WeightRisk, "start its reader; only if that is gone for good, drop the slot, which gives up what it has not read:",
+			e.advise("slot", WeightRisk,
+				"start its reader; only if that is gone for good, drop the slot, which gives up what it has not read:",
 				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+")",
 				"slot %s has no reader, and the server keeps %d MiB of its log for it", name, kept>>20)
 		}
@@ -304,7 +305,8 @@ func examinePublications(ctx context.Context, tx pgx.Tx, e *Examination) error {
 			holds = "is FOR ALL TABLES, and so holds"
 		}
 		e.advise("publication", WeightFault, "let the table's rows be identified, or take the table out of the publication:",
-			"ALTER TABLE "+table+" REPLICA IDENTITY FULL", "publication %s %s %s, whose rows have no replica identity: every UPDATE and DELETE "+
+			"ALTER TABLE "+table+" REPLICA IDENTITY FULL",
+			"publication %s %s %s, whose rows have no replica identity: every UPDATE and DELETE "+
 				"of it fails", publication, holds, table)
 		return nil
 	})

@@ -27,8 +27,9 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		by = t.Column(m.Order)
 	}
 	if m.Done.How == DoneDelete {
-		limit("deletion", "delivered rows are DELETED (done: {how: delete}): to keep them, add a column (published_at timestamptz, NULL until "+
-			"then) and name it, done: {how: timestamp, column: published_at}, or read the table by the write-ahead log")
+		limit("deletion",
+			"delivered rows are DELETED (done: {how: delete}): to keep them, add a column (published_at timestamptz, NULL until "+
+				"then) and name it, done: {how: timestamp, column: published_at}, or read the table by the write-ahead log")
 	}
 	if m.Key == "" && m.AggregateID == "" && r.Preset == "" {
 		text := "no column is the key, so messages have no order among each other, and go to any partition"
@@ -42,8 +43,9 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		if m.Done.Column != "" {
 			how = fmt.Sprintf("%q says that a row was delivered", m.Done.Column)
 		}
-		limit("done", "%s, and nothing will write %s, which look as if they said so too. A boolean can be named in done.flag; a status of text "+
-			"with its values is done: {how: status, column: …, waiting: …, value: …, at: TIME}; what is a number can't be written", how,
+		limit("done",
+			"%s, and nothing will write %s, which look as if they said so too. A boolean can be named in done.flag; a status of text "+
+				"with its values is done: {how: status, column: …, waiting: …, value: …, at: TIME}; what is a number can't be written", how,
 			strings.Join(others, ", "))
 	}
 	switch {

@@ -11,7 +11,8 @@ func plain(name string) string { return strings.ToLower(strings.ReplaceAll(name,
 // The usual names of columns that say that a row was delivered.
 var (
 	doneTimes = []string{"processedat", "publishedat", "sentat", "deliveredat", "dispatchedat", "completedat", "relayedat", "producedat",
-		"publishedtime", "processedtime", "senttime", "deliverytime", "completiondate", "publishedon", "processedon", "senton", "processeddate",
+		"publishedtime", "processedtime", "senttime", "deliverytime", "completiondate", "publishedon", "processedon", "senton",
+		"processeddate",
 		"sentdate", "processed", "published", "sent", "delivered", "dispatched", "completed"}
 	doneFlags = []string{"published", "processed", "sent", "delivered", "dispatched", "completed", "done", "ispublished", "isprocessed",
 		"issent", "isdelivered", "isdispatched", "iscompleted", "isdone"}
@@ -56,13 +57,16 @@ func guess(t *Table, named string) Mapping {
 	moment := []Kind{KindTime}
 	whole := []Kind{KindInteger}
 	m := Mapping{
-		Table:     named,
-		MessageID: find([]Kind{KindUUID, KindText}, "messageid", "eventid", "uuid", "eventuuid", "identifier", "eventidentifier", "idempotencykey", "dedupkey"),
+		Table: named,
+		MessageID: find([]Kind{KindUUID, KindText}, "messageid", "eventid", "uuid", "eventuuid", "identifier", "eventidentifier",
+			"idempotencykey", "dedupkey"),
 		AggregateType: find(text, "aggregatetype", "rootentitytype", "entitytype", "streamtype", "aggregate", "aggregatename",
 			"aggtype"),
-		AggregateID: find(text, "aggregateid", "aggregateidentifier", "aggregaterootid", "aggregatekey", "aggid", "rootentityid", "entityid",
+		AggregateID: find(text, "aggregateid", "aggregateidentifier", "aggregaterootid", "aggregatekey", "aggid", "rootentityid",
+			"entityid",
 			"streamid", "transactionrefid", "objectid", "resourceid", "rootid"),
-		EventType: find(text, "eventtype", "type", "messagetype", "payloadtype", "recordtype", "eventname", "name", "transactiontype", "event"),
+		EventType: find(text, "eventtype", "type", "messagetype", "payloadtype", "recordtype", "eventname", "name", "transactiontype",
+			"event"),
 		Payload: find([]Kind{KindBytes, KindJSON, KindText}, "payload", "data", "body", "content", "serializedevent", "eventdata", "event",
 			"message", "value", "invocation"),
 		ContentType: find([]Kind{KindText}, "contenttype"),
@@ -76,7 +80,8 @@ func guess(t *Table, named string) Mapping {
 	if m.EventType == m.Payload {
 		m.EventType = ""
 	}
-	m.Topic = brace(find(text, "topic", "destination", "channel", "queue", "subject", "exchange", "routingkey"), m.AggregateType, m.EventType)
+	m.Topic = brace(find(text, "topic", "destination", "channel", "queue", "subject", "exchange", "routingkey"), m.AggregateType,
+		m.EventType)
 	m.Key = brace(find(append(text, KindBytes), "key", "partitionkey", "messagekey", "orderingkey", "eventkey", "recordkey"), m.AggregateID)
 	m.Failure = Failure{
 		Attempts: find(whole, "attempts", "attempt", "retrycount", "retries", "tries", "attemptcount", "errorscount", "errorcount",
@@ -119,12 +124,14 @@ func guess(t *Table, named string) Mapping {
 // identify chooses the id: a number from a sequence first, because it alone gives an order. If that is not unique, rows
 // are taken by it.
 func (t *Table) identify(m *Mapping) {
-	numbers := []string{"id", "seq", "sequence", "sequencenumber", "sequenceid", "position", "globalposition", "globalindex", "offset", "eventid",
+	numbers := []string{"id", "seq", "sequence", "sequencenumber", "sequenceid", "position", "globalposition", "globalindex", "offset",
+		"eventid",
 		"messageid", "outboxid", "number"}
 	drawn := t.columnOf(func(c *TableColumn) bool { return c.Kind == KindInteger && c.Sequenced }, numbers...)
 	m.ID = drawn
 	if drawn == "" || !t.identified(drawn) {
-		names := append(slices.DeleteFunc(slices.Clone(numbers), func(n string) bool { return n == "sequencenumber" || n == "number" }), "uuid")
+		names := append(slices.DeleteFunc(slices.Clone(numbers), func(n string) bool { return n == "sequencenumber" || n == "number" }),
+			"uuid")
 		m.ID = t.columnOf(func(c *TableColumn) bool {
 			return ofKind(KindInteger, KindUUID, KindText)(c) && t.identified(c.Name)
 		}, names...)

@@ -71,12 +71,13 @@ type Config struct {
 	Grace        time.Duration
 
 	// Logger gets state changes and per-message trouble: at most 12 lines a minute of level info and above, as many of
-	// level error (dead letters, blocked keys), and a count of the others with the ids of a few messages. Relays of one destination share that bound if they share a
-	// [Bounded] logger. nil: slog.Default.
+	// level error (dead letters, blocked keys), and a count of the others with the ids of a few messages. Relays of
+	// one destination share that bound if they share a [Bounded] logger. nil: slog.Default.
 	Logger *slog.Logger
 
 	// Remedy returns what a person can do about a message that will not be tried again, such as a command; log lines
-	// about it end with that. nil: nothing is said. blocked means that it keeps its key waiting, instead of a dead letter.
+	// about it end with that. nil: nothing is said. blocked means that it keeps its key waiting, instead of a dead
+	// letter.
 	Remedy func(d *Delivery, blocked bool) string
 
 	// Observer is told what happens. Default: none.

@@ -74,7 +74,8 @@ destinations:
 					line = l
 				}
 			}
-			if c.row != "" && (line["row"] != c.row || !strings.HasPrefix(line["dedup_key"].(string), "d-")) || line["topic"] != "orders" || line["key"] == "" {
+			if c.row != "" && (line["row"] != c.row || !strings.HasPrefix(line["dedup_key"].(string),
+				"d-")) || line["topic"] != "orders" || line["key"] == "" {
 				t.Errorf("the line is %v", line)
 			}
 			words, err := exec.Command("sh", "-c", "printf '%s\\0' "+line["next"].(string)).Output() // as a shell takes it

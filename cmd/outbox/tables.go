@@ -30,7 +30,8 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
 	if p.Blocked {
 		command += " --blocked"
 	}
-	fmt.Fprintf(a.stderr, "to have one delivered once more, when its cause is gone: %s --destination %s ID\n", command, shell.Word(p.Destination))
+	fmt.Fprintf(a.stderr, "to have one delivered once more, when its cause is gone: %s --destination %s ID\n", command,
+		shell.Word(p.Destination))
 	if len(rows) == p.Limit {
 		fmt.Fprintf(a.stderr, "there may be more than %d: --limit\n", p.Limit)
 	}

@@ -27,7 +27,8 @@ func TestDeadLettersOfATableThatExistsAreRequeuedAsStatusSays(t *testing.T) {
 		"outbox tables ack --destination shop").stdout
 	d.outbox("dead", "requeue", "--destination", "shop", "--yes").want(exitOK, "nothing matches")
 	d.outbox("tables", "dead", "--destination", "shop").want(exitOK, "ATTEMPTS", "it was refused")
-	d.outbox("tables", "dead", "--destination", "shop", "3").want(exitOK, "\n3 ", "outbox tables requeue --destination shop ID").never("\n2 ")
+	d.outbox("tables", "dead", "--destination", "shop", "3").want(exitOK, "\n3 ",
+		"outbox tables requeue --destination shop ID").never("\n2 ")
 	d.outbox("tables", "dead", "--destination", "none").want(exitNotFound, "none")
 	d.outbox("tables", "requeue", "--destination", "shop", "9").want(exitNotFound, "outbox tables dead")
 	d.outbox("tables", "requeue", "--destination", "shop", "--dry-run").want(exitOK, "3 messages of table")

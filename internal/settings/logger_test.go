@@ -47,7 +47,8 @@ func TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages(t *tes
 			`msg="given up" destination=d more=88 since=2000-01-01T00:00:01.000Z`}
 		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 		// They carry the times of what happened, not of their being written.
-		if len(lines) != len(want) || !strings.HasPrefix(lines[0], "time=2000-01-01T00:00:00") || !strings.HasPrefix(lines[1], "time=2000-01-01T00:00:01") || !strings.HasSuffix(lines[0], want[0]) || !strings.HasSuffix(lines[1], want[1]) {
+		if len(lines) != len(want) || !strings.HasPrefix(lines[0], "time=2000-01-01T00:00:00") || !strings.HasPrefix(lines[1],
+			"time=2000-01-01T00:00:01") || !strings.HasSuffix(lines[0], want[0]) || !strings.HasSuffix(lines[1], want[1]) {
 			t.Errorf("the counts are\n%s", text.String())
 		}
 		text.Reset()
@@ -59,7 +60,8 @@ func TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages(t *tes
 		}
 		Flush(logger)
 		Flush(logger) // nothing is left
-		if got := text.String(); strings.Count(got, "\n") != LogLines-len(want)+1 || !strings.Contains(got, "msg=again destination=d more=91") {
+		if got := text.String(); strings.Count(got, "\n") != LogLines-len(want)+1 || !strings.Contains(got,
+			"msg=again destination=d more=91") {
 			t.Errorf("at the end:\n%s", got)
 		}
 	})

@@ -67,7 +67,8 @@ type Config struct {
 
 	// Notify is the channel that transactions notify which have inserted rows, so that a pause ends at once: see
 	// mapping.NotifySQL. It takes a connection more. Without it, or where no notification can come, such as through a
-	// pooler in transaction mode, a row waits at most PollIdle. mapping.Replication doesn't poll, and has no use for it.
+	// pooler in transaction mode, a row waits at most PollIdle. mapping.Replication doesn't poll, and has no use for
+	// it.
 	Notify string
 
 	// Logger reports changes of ownership; nil: slog.Default.

@@ -95,7 +95,8 @@ func TestWhereNoNotificationCanComeIsToldAndTheTableIsPolled(t *testing.T) {
 	t.Parallel()
 	db, m := notified(t, mapping.SkipLocked, "events")
 	var log await.Buffer
-	source, err := Open(mapping.SkipLocked, startPooler(t, db, 4), m, Config{Name: "r", Notify: "events", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	source, err := Open(mapping.SkipLocked, startPooler(t, db, 4), m, Config{Name: "r", Notify: "events",
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,7 +220,8 @@ func (s *Source) unread() (names []string) {
 		given bool
 	}{
 		{"done", s.Done != (Done{})}, {"claim", s.Claim != (Claim{})}, {"offsets", s.Offsets != (Offsets{})}, {"purge", s.Purge != nil},
-		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock", len(s.Lock) > 0}, {"notify", s.Notify != ""},
+		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock",
+			len(s.Lock) > 0}, {"notify", s.Notify != ""},
 		{"failure (but dead_table)", s.Failure != (Failure{DeadTable: s.Failure.DeadTable})},
 	} {
 		if o.given {

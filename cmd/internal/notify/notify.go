@@ -74,8 +74,8 @@ type Config struct {
 	// 1 s doubling to 30 s.
 	Retry relay.Backoff
 
-	// Next says how a person sees the messages of a destination, Remedy what has exactly one delivered once more: a dead
-	// letter, or one that keeps its key blocked. nil: nothing is said.
+	// Next says how a person sees the messages of a destination, Remedy what has exactly one delivered once more: a
+	// dead letter, or one that keeps its key blocked. nil: nothing is said.
 	Next   func(destination string) string
 	Remedy func(destination string, d *relay.Delivery, blocked bool) string
 
