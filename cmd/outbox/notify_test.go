@@ -72,7 +72,7 @@ destinations:
   - name: payments
     source: {preset: transaction_outbox}
     broker: {http: {url: %q, allow_networks: [127.0.0.1]}}
-    delivery: {max_attempts: 3, backoff: {initial: 10ms, max: 20ms}}
+    delivery: {max_attempts: 3, backoff: {initial: 10ms, max: 20ms}, outage: {after: 0}}
 `, address, h.URL+"/services/hidden", file, receiver.URL))
 	until(t, "every transaction has its end", func() bool {
 		return d.int(`SELECT count(*) FROM p2p.transaction_outbox WHERE status IN ('processed', 'failed')`) == 60
