@@ -175,10 +175,12 @@ func TestRowsOfALogThatIsBehindHaveTheirFormerTypes(t *testing.T) {
 	}
 }
 
-// A time without a zone is read in the session's zone by the server, whatever the zone is called, and by each way alike.
+// A time without a zone is read in the session's zone by the server, whatever the zone is called, and by each way
+// alike.
 func TestATimeWithoutAZoneIsReadAlikeByEachWay(t *testing.T) {
 	t.Parallel()
-	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "<+03>-3", "EST5EDT", "-7.5", "Africa/Monrovia"} {
+	for _, zone := range []string{"UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "<+03>-3", "EST5EDT", "-7.5",
+		"Africa/Monrovia"} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.New(t)
