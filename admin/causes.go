@@ -313,6 +313,8 @@ func slotKeeps(_ *Report, d *Destination) (Finding, bool) {
 	text := "more than max_wal_size"
 	if d.Slot.Status == "unreserved" {
 		text = "and the server will give it up soon"
+	} else if d.Slot.Left != nil {
+		text = fmt.Sprintf("and gives it up when %d MiB more are written (max_slot_wal_keep_size)", max(*d.Slot.Left, 0)>>20)
 	}
 	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %d MiB of its log for slot %s, %s",
 		d.Slot.Kept>>20, d.Slot.Name, text),

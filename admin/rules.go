@@ -37,6 +37,7 @@ var allRules = rules{
 		{"the cursor is from another cluster", foreign},
 		{"a transaction has locked what the relay needs", heldUp},
 		{"the relay's role lacks a right", powerless},
+		{"commits wait for a standby", unreplicated},
 		{"the relay gave up", stopped},
 		{"no relay has the lease", unowned},
 		{"the broker does not answer", stalled},
@@ -47,6 +48,7 @@ var allRules = rules{
 	destination: []destinationRule{
 		{"there is no cursor", orphaned},
 		{"the replication slot is gone", slotless},
+		{"a standby is away that the log waits for", heldByStandby},
 		{"messages are refused again and again", refused},
 		{"messages wait for longer than they may", lagging},
 		{"a pause keeps messages for longer than they may wait", forgotten},

@@ -23,30 +23,104 @@ type Slot struct {
 	// Kept is how many bytes of the log the server keeps for it.
 	Kept int64 `json:"kept_bytes,omitempty"`
 
+	// Left is how many bytes the server may still write before it gives the slot up (max_slot_wal_keep_size); nil if
+	// there is no limit.
+	Left *int64 `json:"bytes_left,omitempty"`
+	// Standbys are the slots of synchronized_standby_slots that hold this one up, each with the reason; the server
+	// sends nothing that they have not received.
+	Standbys string `json:"standbys_away,omitempty"`
+	// StandbysSince is when they began to, as far as the server knows (PostgreSQL 17 and later).
+	StandbysSince time.Time `json:"standbys_away_since,omitzero"`
+
 	// When a slot was lost last, and why.
 	LostAt     time.Time `json:"lost_at,omitzero"`
 	LostReason string    `json:"lost_reason,omitempty"`
 }
 
+// awaySQL lists the slots of synchronized_standby_slots, each with the reason why no standby confirms what it receives.
+// Columns that only newer versions have are read by name from the row as JSON.
+const awaySQL = `
+	SELECT string_agg(format('%s (%s)', n.name, n.reason), ', ' ORDER BY n.name) AS names, max(n.since) AS since FROM (
+		SELECT w.name, (to_jsonb(a) ->> 'inactive_since')::timestamptz AS since, CASE
+			WHEN a.slot_name IS NULL THEN 'there is no such slot'
+			WHEN a.wal_status = 'lost' OR to_jsonb(a) ->> 'invalidation_reason' IS NOT NULL THEN 'invalidated'
+			WHEN NOT a.active THEN 'no standby streams from it' END AS reason
+		FROM (SELECT btrim(x, ' "') AS name FROM unnest(string_to_array(current_setting('synchronized_standby_slots', true), ',')) x) w
+		LEFT JOIN pg_replication_slots a ON a.slot_name = w.name
+		WHERE w.name <> '') n
+	WHERE n.reason IS NOT NULL`
+
 // readSlots adds the slots of destinations that have one.
 func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT p.destination, p.slot, p.mode, coalesce(p.position::text, ''), coalesce(s.wal_status, ''),
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END, 0)::bigint,
+		s.safe_wal_size, CASE WHEN to_jsonb(s) ->> 'failover' = 'true' THEN coalesce(away.names, '') ELSE '' END, away.since,
 		p.lost_at, coalesce(p.lost_reason, '')
-		FROM outbox.slots p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot ORDER BY p.destination`)
+		FROM outbox.slots p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot, (`+awaySQL+`) away ORDER BY p.destination`)
 	if err != nil {
 		return err
 	}
 	var name string
 	var s Slot
-	var lost *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&name, &s.Name, &s.Mode, &s.Position, &s.Status, &s.Kept, &lost, &s.LostReason}, func() error {
+	var lost, away *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &s.Name, &s.Mode, &s.Position, &s.Status, &s.Kept, &s.Left, &s.Standbys, &away, &lost,
+		&s.LostReason}, func() error {
 		slot := s
 		slot.LostAt = value(lost)
+		if slot.Standbys != "" {
+			slot.StandbysSince = value(away)
+		}
 		r.destination(name).Slot = &slot
 		return nil
 	})
 	return err
+}
+
+// heldByStandby finds a slot that waits for standbys that are away. The relay is well, and receives nothing.
+func heldByStandby(r *Report, d *Destination) (Finding, bool) {
+	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Standbys == "" {
+		return Finding{}, false
+	}
+	f := Finding{State: StateAtRisk, Since: d.Slot.StandbysSince,
+		Cause: fmt.Sprintf("the server sends nothing of its log by slot %s: synchronized_standby_slots has it wait for %s",
+			d.Slot.Name, d.Slot.Standbys),
+		Advice: "start that standby again, or take its slot out of synchronized_standby_slots (ALTER SYSTEM SET, then " +
+			"SELECT pg_reload_conf()), after which a failover to it can take back what was delivered"}
+	if d.Pending.N > 0 {
+		f.State = StateBroken
+	}
+	return f, true
+}
+
+// Unreplicated are commits that wait for a synchronous standby.
+type Unreplicated struct {
+	Sessions int64     `json:"sessions"`
+	Since    time.Time `json:"since,omitzero"`
+	Names    string    `json:"synchronous_standby_names"`
+}
+
+// readUnreplicated counts sessions that wait for a standby. A role without pg_read_all_stats sees its own sessions: as
+// the relay's, those in which it settles.
+func (r *Report) readUnreplicated(ctx context.Context, tx pgx.Tx) error {
+	var since *time.Time
+	var u Unreplicated
+	err := tx.QueryRow(ctx, `SELECT count(*), min(query_start), current_setting('synchronous_standby_names') FROM pg_stat_activity
+		WHERE wait_event = 'SyncRep' AND datname = current_database() AND query_start < clock_timestamp() - interval '2 seconds'`).
+		Scan(&u.Sessions, &since, &u.Names)
+	if u.Sessions > 0 {
+		u.Since, r.Unreplicated = value(since), u
+	}
+	return err
+}
+
+// unreplicated finds commits that hang. Writers hang too, and so does a relay that settles.
+func unreplicated(r *Report, _ *Destination, _ *Group) (Finding, bool) {
+	u := r.Unreplicated
+	return Finding{State: StateBroken, Since: u.Since,
+		Cause: fmt.Sprintf("%s for a synchronous standby that does not answer (synchronous_standby_names = '%s')",
+			plural(u.Sessions, "commit waits", "commits wait"), u.Names),
+		Advice: "start that standby again, or take it out of synchronous_standby_names (ALTER SYSTEM SET, then SELECT pg_reload_conf()), " +
+			"after which a failover to it can lose what was committed"}, u.Sessions > 0
 }
 
 // dropSlot drops a destination's slot, which would keep the log forever, and its row. A slot is dropped at

@@ -38,6 +38,8 @@ type Report struct {
 	Open []OpenTransaction `json:"open_transactions"`
 	// Holders lists transactions that relays wait for, longest first.
 	Holders []Holder `json:"holders,omitempty"`
+	// Unreplicated are the commits that wait for a synchronous standby.
+	Unreplicated Unreplicated `json:"unreplicated,omitzero"`
 	// Unindexed are the statements that make the indexes which are missing.
 	Unindexed []string `json:"unindexed,omitempty"`
 	// Unselected lists topics with messages of the last day that no destination selected, as far as the
@@ -336,6 +338,9 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		return err
 	}
 	if err := r.readDead(ctx, tx); err != nil {
+		return err
+	}
+	if err := r.readUnreplicated(ctx, tx); err != nil {
 		return err
 	}
 	if err := r.readSlots(ctx, tx); err != nil {

@@ -54,9 +54,11 @@ type Pinger interface {
 // Source is a strategy: how committed messages are read for one destination and shard group.
 type Source interface {
 	// Acquire waits until this relay owns the shard group and returns a session that reads from where
-	// the last owner durably stood. It returns ctx's error when ctx ends first, and any error that
-	// waiting can't cure (schema missing, hot standby, restored dump) at once. While another call waits,
-	// or its session isn't closed, it returns ErrActive, marked by outbox.Permanent.
+	// the last owner durably stood. It returns ctx's error when ctx ends first. An error that somebody
+	// has to repair (schema missing, hot standby, restored dump) is returned at once, marked by
+	// outbox.Permanent: Run shows it and tries again. One that only another configuration of this program
+	// cures is marked by Final. While another call waits, or its session isn't closed, Acquire returns
+	// ErrActive, marked by outbox.Permanent.
 	Acquire(ctx context.Context) (Session, error)
 }
 
@@ -138,6 +140,24 @@ var ErrLeaseLost = errors.New("relay: lease lost, another relay owns the shard g
 // ErrActive ends a Run at once, marked by outbox.Permanent, if another Run of this process has the relay or its source.
 // That one goes on, and what its source reports of its state stays.
 var ErrActive = errors.New("in use by another Run: a second relay needs a source of its own")
+
+// Final marks err, which a source returns, as one that nothing but another configuration of this program cures: Run
+// ends with it. It is marked by outbox.Permanent too. Final(nil) is nil.
+func Final(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &finalError{outbox.Permanent(err)}
+}
+
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+func isFinal(err error) bool {
+	var final *finalError
+	return errors.As(err, &final) || errors.Is(err, ErrActive)
+}
 
 // ErrHung ends a Run that was told to end while a call hangs, of the broker or the source: what is in flight remains
 // unsettled, and another relay takes over when the lease has expired. The goroutine of the call stays. The process

@@ -42,13 +42,13 @@ func New(source Source, broker Broker, cfg Config) (*Relay, error) {
 }
 
 // Run delivers until ctx ends; then it takes nothing new in, waits for what is in flight (at most
-// DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error,
-// only for what waiting can't cure: a source that refuses for good, or the policy Stop. A call that hangs when
-// DrainTimeout and Grace have passed is left behind: see [ErrHung]. A relay, and a source, is for one Run at a
-// time: see [ErrActive].
+// DrainTimeout), settles it, gives the lease back and returns nil. It comes back earlier, with an error, only for the
+// policy Stop, and for an error of the source that only another configuration of this program cures: see [Final]. A
+// call that hangs when DrainTimeout and Grace have passed is left behind: see [ErrHung]. A relay, and a source, is for
+// one Run at a time: see [ErrActive].
 //
-// A lost lease or database ends a session, not Run: it acquires again and goes on where the last
-// settlement stands.
+// Any other error ends a session, not Run: it acquires again and goes on where the last settlement stands. Somebody can
+// give a right back, repair a table or let a role log in while the relay runs, and then it delivers by itself.
 func (r *Relay) Run(ctx context.Context) (err error) {
 	if !r.active.CompareAndSwap(false, true) {
 		return outbox.Permanent(fmt.Errorf("destination %s: the relay is %w", r.cfg.Name, ErrActive))
@@ -58,8 +58,8 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
 	defer settings.Flush(r.cfg.Logger)
-	pause := Backoff{Initial: 100 * time.Millisecond, Max: 5 * time.Second}
-	for failures := 0; ; {
+	var failures int
+	for {
 		state.change(StateWaiting, nil)
 		session, err := r.source.Acquire(ctx)
 		acquired := err == nil
@@ -67,7 +67,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 			r.cfg.Logger.Info("lease acquired", "destination", r.cfg.Name)
 			started := time.Now()
 			err = r.serve(ctx, session, &state)
-			if time.Since(started) > pause.Max {
+			if time.Since(started) > usualPause {
 				failures = 0
 			}
 		}
@@ -81,14 +81,14 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 					"destination", r.cfg.Name, "error", err)
 			}
 			return nil
-		case outbox.IsPermanent(err):
+		case isFinal(err):
 			return fmt.Errorf("destination %s: %w", r.cfg.Name, err)
-		case errors.Is(err, ErrLeaseLost):
+		case errors.Is(err, ErrLeaseLost) && !outbox.IsPermanent(err):
 			r.cfg.Logger.Warn("lease lost", "destination", r.cfg.Name)
 			continue
 		}
 		failures++
-		wait := pause.delay(failures, rand.Float64())
+		wait := Backoff{Initial: 100 * time.Millisecond, Max: pauseAfter(err)}.delay(failures, rand.Float64())
 		r.cfg.Logger.Error("session ended, acquiring again", "destination", r.cfg.Name, "error", err, "pause", wait)
 		state.change(StateBroken, err)
 		select {
@@ -98,6 +98,23 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 		}
 	}
 }
+
+const (
+	usualPause = 5 * time.Second // the longest between two sessions
+	longPause  = time.Minute
+)
+
+// pauseAfter is the longest pause after an error. A session that begins delivers again what the one before could not
+// settle. So if waiting alone doesn't cure why it could not, the pause is longer.
+func pauseAfter(err error) time.Duration {
+	if errors.Is(err, errUnsettled) && outbox.IsPermanent(err) {
+		return longPause
+	}
+	return usualPause
+}
+
+// errUnsettled means that a session has ended because a settlement failed.
+var errUnsettled = errors.New("settle")
 
 // ended is what serve returns when Run is over: because of err, or as asked for.
 type ended struct{ err error }
@@ -286,7 +303,7 @@ func (l *loop) start(r ready) {
 			err := l.session.Settle(l.work, *s)
 			return func() {
 				if err != nil {
-					l.fail(fmt.Errorf("settle: %w", err))
+					l.fail(fmt.Errorf("%w: %w", errUnsettled, err))
 					return
 				}
 				l.logSettled(s)

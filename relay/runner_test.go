@@ -26,6 +26,7 @@ type table struct {
 	dead     []Dead
 	sessions []*tableSession
 	acquire  func() error // nil: always
+	settle   error        // what sessions that begin now answer to Settle
 	hang     func()       // in Settle; nil: it doesn't
 }
 
@@ -50,7 +51,7 @@ func (t *table) Acquire(ctx context.Context) (Session, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &tableSession{table: t, next: t.settled, expires: time.Now().Add(time.Hour)}
+	s := &tableSession{table: t, next: t.settled, expires: time.Now().Add(time.Hour), settle: t.settle}
 	t.sessions = append(t.sessions, s)
 	return s, nil
 }
@@ -393,17 +394,68 @@ func TestThePolicyStopEndsRunWithTheReason(t *testing.T) {
 	})
 }
 
-func TestASourceThatRefusesForGoodEndsRun(t *testing.T) {
+func TestOnlyWhatAnotherConfigurationCuresEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reason := errors.New("hot standby")
+		reason := errors.New("no place for dead letters")
 		source := newTable(1)
-		source.acquire = func() error { return outbox.Permanent(reason) }
+		source.acquire = func() error { return Final(reason) }
 		r, err := New(source, &wire{}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Run(t.Context()); !errors.Is(err, reason) {
+		if err := r.Run(t.Context()); !errors.Is(err, reason) || !outbox.IsPermanent(err) {
 			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+// A right that is missing, a hot standby, a login that is refused: somebody repairs that while the relay runs.
+func TestARelayGoesOnByItselfWhenWhatItsSourceLacksIsRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, seen := newTable(20), &states{}
+		began := time.Now()
+		source.acquire = func() error {
+			if time.Since(began) < time.Hour {
+				return outbox.Permanent(errors.New("hot standby"))
+			}
+			return nil
+		}
+		stop := start(t, source, &wire{}, Config{Observer: seen})
+		time.Sleep(30 * time.Minute)
+		seen.mu.Lock()
+		if last := seen.list[len(seen.list)-1]; last != StateBroken {
+			t.Errorf("meanwhile it is %s", last)
+		}
+		seen.mu.Unlock()
+		time.Sleep(30*time.Minute + 10*time.Second)
+		if source.done() != 20 {
+			t.Errorf("settled %d of 20", source.done())
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Each session delivers again what the one before could not settle.
+func TestARelayThatMayNotSettleRepeatsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, broker := newTable(1), &wire{}
+		source.settle = outbox.Permanent(errors.New("no right to mark rows"))
+		stop := start(t, source, broker, Config{})
+		time.Sleep(time.Hour)
+		if n := broker.count(); n < 10 || n > 100 {
+			t.Errorf("the message was published %d times in an hour", n)
+		}
+		source.mu.Lock()
+		source.settle = nil
+		source.mu.Unlock()
+		time.Sleep(90 * time.Second)
+		if source.done() != 1 {
+			t.Error("it was not settled when the right was back")
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -28,7 +28,7 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	}
 	coupled, ok := inner.(relay.Coupled)
 	if !ok {
-		err = outbox.Permanent(errors.New("kafka: exactly-once needs to know what is settled, and this strategy keeps " +
+		err = relay.Final(errors.New("kafka: exactly-once needs to know what is settled, and this strategy keeps " +
 			"no cursor that could tell; read the outbox by snapshot or replication, or leave exactly_once out"))
 		return nil, errors.Join(err, inner.Close(context.WithoutCancel(ctx)))
 	}

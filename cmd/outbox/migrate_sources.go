@@ -66,7 +66,7 @@ func (a *app) prepare(ctx context.Context, one config.One, apply bool) (found in
 			continue
 		}
 		strategy, m := d.Source.Resolve()
-		slot, publication := daemon.TableLog(d)
+		slot, publication := daemon.TableLog(cfg, d)
 		missing, err := mapping.Missing(ctx, conn, &m, strategy, slot, publication)
 		if err != nil {
 			return found, fmt.Errorf("%s: %w", d.Name, err)

@@ -35,17 +35,26 @@ var _ strategy = (*logSession)(nil)
 // newLog waits until the link has the lock of the slot. The session with that lock owns the slot.
 func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	src := x.source
-	if err := errors.Join(x.pooled, src.unsound); err != nil {
-		return nil, err
+	if x.pooled != nil {
+		return nil, x.pooled
 	}
 	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
+	}
+	if src.unsound != nil {
+		asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+		defer cancel()
+		made, err := src.lastTail.MadeSince(asking, x.conn)
+		if err != nil || !made {
+			return nil, errors.Join(err, src.unsound)
+		}
+		src.unsound = nil
 	}
 	s := &logSession{session: x, rows: newLogRows(x.table)}
 	s.holds.whole = true
 	s.begin(s, s.keep)
 	tail, err := wal.OpenTail(ctx, src.conn, wal.TailConfig{
-		Name: src.owner, Slot: src.cfg.Slot, Publication: src.cfg.Publication, Logger: src.cfg.Logger,
+		Slot: src.cfg.Slot, Publication: src.cfg.Publication, Logger: src.cfg.Logger,
 		Table: x.table.info.TableName(), OID: x.table.info.OID,
 	})
 	if err != nil {
@@ -54,13 +63,13 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tail = tail
+	s.tail, src.lastTail = tail, tail
 	return s, nil
 }
 
 // keep sends a statement on the connection that has the lock. If there is a stream, the statement checks that the
-// stream is sound. If it isn't, the source has no further session: the next one would find a publication that sends
-// everything, and a slot that is beyond what was not sent.
+// stream is sound. If it isn't, the source has no further session until somebody has made the slot again: the next one
+// would find a publication that sends everything, and a slot that is beyond what was not sent.
 func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	tail := s.tail
@@ -203,7 +212,7 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 		return nil
 	}
 	if s.table.dead == nil {
-		return outbox.Permanent(fmt.Errorf("%w (table %s: %w)", errNoPlace, s.table.name, dead[0].Err))
+		return relay.Final(fmt.Errorf("%w (table %s: %w)", errNoPlace, s.table.name, dead[0].Err))
 	}
 	b := &pgx.Batch{}
 	for i := range dead {

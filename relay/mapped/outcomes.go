@@ -447,7 +447,7 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
-			return outbox.Permanent(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
+			return relay.Final(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
 		c := newColumns(o.dead)
 		add(o.dead, s.dead, &left.dead, c.ids, c.tokens, c.attempts, c.reasons, notes(conn, o.dead))

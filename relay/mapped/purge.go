@@ -82,15 +82,13 @@ func deliveredAt(m *mapping.Mapping) string {
 	return ""
 }
 
-// Run deletes until ctx ends. It returns an error that waiting can't cure, and logs others.
+// Run deletes until ctx ends. It logs errors, and tries again after the usual pause.
 func (p *Purge) Run(ctx context.Context) error {
 	for {
 		n, err := p.Once(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case outbox.IsPermanent(err):
-			return err
 		case err != nil:
 			p.cfg.Logger.Warn("delivered rows could not be deleted", "table", p.source.mapping.Table, "error", err)
 		case n > 0:

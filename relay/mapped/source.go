@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/states"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
 // Source reads an existing table by one of the strategies of package mapping.
@@ -29,7 +30,8 @@ type Source struct {
 	receipts receipts
 	states   *states.Writer // nil without the name of a destination
 	known    account
-	unsound  error // why the log can't be read any more; sessions set it, one after the other
+	unsound  error     // why the slot can't be read any more; sessions set it, one after the other
+	lastTail *wal.Tail // of the last session that read the log
 }
 
 var (

@@ -35,8 +35,6 @@ type Registration struct {
 	cfg      RegistrationConfig
 	states   *states.Writer // of all its sources
 
-	began bool // it was registered before; then a right that is missing was revoked
-
 	mu    sync.Mutex
 	err   error // why the name may not be used at present; nil while registered
 	inUse map[string]bool
@@ -83,7 +81,6 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 	if err != nil {
 		return nil, fmt.Errorf("register relay %q: %w", name, err)
 	}
-	r.began = true
 	beating, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go r.run(beating, first)
@@ -144,7 +141,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return nil, err
 	}
-	if err := refused(r.began, schema.Check(ctx, conn)); err != nil {
+	if err := refused(schema.Check(ctx, conn)); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.cfg.Lease)

@@ -41,7 +41,6 @@ type Snapshot struct {
 
 	active  atomic.Bool
 	release func() // of the registration
-	intact  bool   // tables and rights were once in order; used by Acquire's goroutine
 }
 
 // usualPage is how many messages are read at once. To begin a page costs the server as much as to read some 150
@@ -90,9 +89,8 @@ func (s *Snapshot) Active() bool { return s.active.Load() }
 // then ends with relay.ErrLeaseLost. So stop the relays of the old number: until they have ended, the groups that are
 // already free are not delivered.
 //
-// These errors are marked by outbox.Permanent, because waiting doesn't cure them: relay.ErrActive, cursors.ErrStandby,
-// cursors.ErrForeign, ErrNamesake and the errors of schema.Check, of which schema.ErrSegments and schema.ErrForbidden
-// only until the schema was once found in order. Other errors are the connection's.
+// These errors are marked by outbox.Permanent, because waiting alone doesn't cure them: relay.ErrActive,
+// cursors.ErrStandby, cursors.ErrForeign, ErrNamesake and the errors of schema.Check. Other errors are the connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, dial.Permanent("the source of destination %q is %w", s.destination, relay.ErrActive)
@@ -145,7 +143,6 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
 	}
-	s.intact = true
 	if err := s.letGo(preparing, conn); err != nil {
 		return nil, err
 	}
@@ -240,7 +237,7 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return err
 	}
-	if err := refused(s.intact, schema.Check(ctx, conn)); err != nil {
+	if err := refused(schema.Check(ctx, conn)); err != nil {
 		return err
 	}
 	rows, err := cursors.Rows(ctx, conn, s.destination)
@@ -278,14 +275,11 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// refused marks an error as permanent if the database lacks something and waiting doesn't help. If everything was
-// in order before, a detached segment and a revoked right can be an operator's mistake. Then the relay waits until
-// it is undone.
-func refused(inOrder bool, err error) error {
-	waits := inOrder && (errors.Is(err, schema.ErrSegments) || errors.Is(err, schema.ErrForbidden))
+// refused marks an error as permanent if the database lacks something that somebody has to repair.
+func refused(err error) error {
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
 		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
-		if errors.Is(err, cure) && !waits {
+		if errors.Is(err, cure) {
 			return dial.Permanent("%w", err)
 		}
 	}
@@ -379,7 +373,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	}
 	// A segment may have been detached while this relay waited. From here on, a detached segment makes every write
 	// fail.
-	err = refused(s.intact, schema.Intact(ctx, conn))
+	err = refused(schema.Intact(ctx, conn))
 	if err == nil { // the sequence may have been set back meanwhile, too
 		err = cursors.RefuseSequence(ctx, conn, s.destination)
 	}

@@ -114,7 +114,7 @@ func (s *session) dropSlot(ctx context.Context, conn *pgx.Conn) error {
 		if done || err != nil {
 			return err
 		}
-		if err := wal.Evict(ctx, conn, s.source.cfg.Slot); err != nil {
+		if err := s.source.server().Evict(ctx, conn, s.source.cfg.Slot); err != nil {
 			return err
 		}
 		if err := dial.Pause(ctx, 50*time.Millisecond); err != nil {

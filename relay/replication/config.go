@@ -1,6 +1,8 @@
 package replication
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strings"
@@ -19,7 +21,7 @@ type Config struct {
 	Table polling.SnapshotConfig
 
 	// Slot is the name of the replication slot: lower-case letters, digits and underscores, at most 63.
-	// Default "outbox_" and the destination's name with everything else replaced by underscores.
+	// Default: [SlotName] of the connection's database and the destination.
 	Slot string
 
 	// Publication is the name of the publication of outbox.messages. One serves all destinations. Default "outbox". The
@@ -54,20 +56,30 @@ const (
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// SlotName is the default name of a destination's slot.
-func SlotName(destination string) string {
-	name := []byte("outbox_" + strings.ToLower(destination))
-	for i, c := range name {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
-			name[i] = '_'
+// SlotName is the default name of a destination's slot. Slots belong to the whole server, so the name has the database
+// and the destination: outbox_DATABASE_DESTINATION. A name from which the two could not be read again, because
+// something had to be replaced or left out, or because the database has an underscore, ends with a part of their hash.
+// So two destinations never have one name.
+func SlotName(database, destination string) string {
+	full := "outbox_" + database + "_" + destination
+	plain := strings.Map(func(c rune) rune {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return '_'
 		}
+		return c
+	}, strings.ToLower(full))
+	if plain == full && len(full) <= maxName && !strings.Contains(database, "_") {
+		return full
 	}
-	return string(name[:min(len(name), maxName)])
+	hash := sha256.Sum256([]byte(database + "\x00" + destination))
+	end := "_" + hex.EncodeToString(hash[:4])
+	return plain[:min(len(plain), maxName-len(end))] + end
 }
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
 	cfg, _ := Config{}.withDefaults(nil, "") // without the required fields
+	cfg.Slot = ""
 	return cfg
 }
 
@@ -75,7 +87,7 @@ func Defaults() Config {
 // destination.
 func (c Config) Check(destination string) error {
 	var faults settings.Faults
-	c.complete(&faults, destination)
+	c.complete(&faults, "", destination)
 	return faults.Err()
 }
 
@@ -83,18 +95,29 @@ func (c Config) Check(destination string) error {
 func (c Config) withDefaults(conn *pgx.ConnConfig, destination string) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
-	c.complete(&faults, destination)
+	c.complete(&faults, Database(conn), destination)
 	if err := faults.Err(); err != nil {
 		return c, fmt.Errorf("replication: destination %q: %w", destination, err)
 	}
 	return c, nil
 }
 
+// Database is the one that conn leads to: the user's, unless one is named.
+func Database(conn *pgx.ConnConfig) string {
+	switch {
+	case conn == nil:
+		return ""
+	case conn.Database == "":
+		return conn.User
+	}
+	return conn.Database
+}
+
 // complete replaces zero values by the defaults, and notes faults.
-func (c *Config) complete(faults *settings.Faults, destination string) {
+func (c *Config) complete(faults *settings.Faults, database, destination string) {
 	faults.Need(c.Table.Groups <= 1, "Table.Groups",
 		"%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
-	settings.Default(&c.Slot, SlotName(destination))
+	settings.Default(&c.Slot, SlotName(database, destination))
 	faults.Need(slotName.MatchString(c.Slot), "Slot", "%q, it must be 1 to %d lower-case letters, digits and underscores", c.Slot, maxName)
 	settings.Default(&c.Publication, defaultPublication)
 	faults.Need(len(c.Publication) <= maxName && !strings.ContainsAny(c.Publication, "\"\x00"), "Publication",

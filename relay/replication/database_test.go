@@ -79,10 +79,6 @@ func (db database) source(destination string, cfg Config) (*Source, *lines) {
 	if cfg.Table.Logger == nil {
 		cfg.Table.Logger = slog.New(slog.NewTextHandler(testLog{db.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	if cfg.Slot == "" {
-		// The cluster is shared by databases, and slots are the cluster's.
-		cfg.Slot = SlotName(db.Value("SELECT current_database()::text") + "_" + destination)
-	}
 	conn := db.Config()
 	l := &lines{}
 	conn.DialFunc = l.dial

@@ -35,7 +35,7 @@ type place struct {
 	there struct {
 		slot      bool
 		plugin    string
-		database  bool // the slot belongs to this database
+		database  string // "" if the slot belongs to this one
 		confirmed wal.LSN
 		status    string // wal_status
 		reason    string // invalidation_reason, of PostgreSQL 17 and later
@@ -51,7 +51,7 @@ const placeSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
 	coalesce(p.partial_lsn, '0/0')::text, p.partial_count, coalesce(p.fallback_lsn, '0/0')::text,
 	p.fallback IS NULL OR c.prev::text <> p.fallback::text OR cardinality(c.windows) > 0,
-	coalesce(p.publication_version, ''), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(s.database = current_database(), false),
+	coalesce(p.publication_version, ''), s.slot_name IS NOT NULL, coalesce(s.plugin, ''), coalesce(nullif(s.database, current_database()), ''),
 	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.wal_status, ''),
 	coalesce(to_jsonb(s) ->> 'invalidation_reason', ''), coalesce(s.active_pid, 0),
 	coalesce((` + versionSQL + `p.publication), '')
@@ -76,13 +76,30 @@ func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place
 	return p, errors.Join(err1, err2, err3, err4)
 }
 
-// makePlace inserts the row of a destination that has none. If another session has inserted it, that row is read as it
-// is.
+// makePlace inserts the row of a destination that has none, and refuses a slot that another destination has. If another
+// session has inserted the row, it is read as it is.
 func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
-	_, err := conn.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
-		ON CONFLICT DO NOTHING`, destination, slot, publication)
+	var other string
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// The lock ends with the transaction. Without it, two destinations could insert the same slot at once.
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.slots', 0))")
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRow(ctx, "SELECT destination FROM outbox.slots WHERE slot = $2 AND destination <> $1", destination, slot).Scan(&other)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
+			ON CONFLICT DO NOTHING`, destination, slot, publication)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("make the place in the log: %w", err)
+	}
+	if other != "" {
+		return dial.Permanent("the replication slot %q belongs to destination %s, and a slot serves one: give one of the two another "+
+			"slot name, or, if %[2]s isn't wanted any more, run: outbox destinations drop %[2]s", slot, other)
 	}
 	return nil
 }
@@ -124,9 +141,16 @@ func (p *place) lost(slot, publication string) error {
 
 // foreign refuses a slot of this name that can't be ours.
 func (p *place) foreign() error {
-	if p.there.slot && (p.there.plugin != "pgoutput" || !p.there.database) {
-		return dial.Permanent("the replication slot %q belongs to something else: it has the plugin %q and isn't for this destination: "+
-			"give the destination another slot name", p.slot, p.there.plugin)
+	switch {
+	case p.there.database != "":
+		return dial.Permanent("the replication slot %q belongs to database %q of the same server: give the destination another slot "+
+			"name, or, if nothing reads that slot, drop it there", p.slot, p.there.database)
+	case p.there.slot && p.there.plugin == "":
+		return dial.Permanent("the replication slot %q is a physical one, of a standby: give the destination another slot name", p.slot)
+	case p.there.slot && p.there.plugin != "pgoutput":
+		return dial.Permanent("the replication slot %q belongs to something else, with the plugin %q: give the destination another "+
+			"slot name",
+			p.slot, p.there.plugin)
 	}
 	return nil
 }

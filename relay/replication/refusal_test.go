@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -192,5 +193,54 @@ func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q is missing in %v", word, err)
 		}
+	}
+}
+
+func TestSlotNamesAreValidAndDiffer(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long", 30)
+	seen := map[string]string{}
+	for _, at := range [][2]string{
+		{"app", "kafka"}, {"app", "orders-eu"}, {"app", "orders_eu"}, {"app", "Orders_eu"}, {"app", "orders.eu"},
+		{"app", "ordérs"}, {"app", "ordèrs"},
+		{"a_b", "c"}, {"a", "b_c"}, {"App", "kafka"}, {"other", "kafka"},
+		{"app", long}, {"app", long + "x"}, {long, "app"}, {"", ""}, {"", "_"},
+		{"数据", "库"}, {"数", "据库"},
+	} {
+		name := SlotName(at[0], at[1])
+		if !slotName.MatchString(name) {
+			t.Errorf("%q: %q is no name of a slot", at, name)
+		}
+		if other, twice := seen[name]; twice {
+			t.Errorf("%q is the name for %q and %q", name, at, other)
+		}
+		seen[name] = at[0] + "/" + at[1]
+	}
+	if name := SlotName("app", "kafka"); name != "outbox_app_kafka" {
+		t.Errorf("a plain one is %q", name)
+	}
+}
+
+// Slots are the server's, and a destination of another database may have one of the same name.
+func TestASlotOfAnotherDatabaseOrDestinationIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	db, second := newDatabase(t), newDatabase(t)
+	slot := "shared_" + db.Value("SELECT oid FROM pg_database WHERE datname = current_database()")
+	first, _ := db.source("d", Config{Slot: slot})
+	s := acquire(t, first)
+	streaming(t, s)
+	other, _ := second.source("d", Config{Slot: slot})
+	refused(t, other, "belongs to database", db.Config().Database)
+	beside, _ := db.source("e", Config{Slot: slot})
+	refused(t, beside, "belongs to destination d", "outbox destinations drop d")
+	db.insert("1")
+	if one(t, s) != "1" || db.Value("SELECT count(*) FROM outbox.slots") != "1" {
+		t.Error("the first one was disturbed")
+	}
+	// A reader that is not in outbox.slots, as one of a mapped table.
+	conn := db.Connect()
+	err := wal.Server{Conn: db.Config(), Name: "another"}.Evict(t.Context(), conn, slot)
+	if err == nil || !strings.Contains(err.Error(), "reads nothing for") {
+		t.Errorf("a stream of another destination: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 			if failure := s.table.Failure(); failure != nil {
 				return failure
 			}
-			return wal.Evict(ctx, conn, s.source.cfg.Slot)
+			return s.source.server().Evict(ctx, conn, s.source.cfg.Slot)
 		},
 	})
 	if err != nil {

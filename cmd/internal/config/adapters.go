@@ -19,7 +19,7 @@ func (l *loader) adapters(d *Destination, path string) {
 	if d.Source == nil {
 		faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
 	}
-	if r := d.Replication; r != nil && d.Source == nil {
+	if r := d.Replication; r != nil {
 		faults.Add("Replication", r.Library().Check(d.Name))
 	}
 	if d.Source != nil {

@@ -177,6 +177,9 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"log, what its library refuses", destination("broker: {stdout: {}}") +
 			"    replication: {slot: Not A Slot, emitted: true, catch_up: 1MiB}\n", none},
 
+		{"one slot twice", destination("broker: {stdout: {}}") + "    replication: {slot: s}\n" +
+			"  - name: b\n    broker: {stdout: {}}\n    replication: {slot: s}\n", none},
+
 		{"kafka without brokers", destination("broker: {kafka: }"), none},
 		{"kafka, broker whose port is none", destination("broker: {kafka: {brokers: [\"kafka:port\"]}}"), none},
 		{"kafka, broker as a URL", destination("broker: {kafka: {brokers: [\"kafka://k:9092\"]}}"), none},

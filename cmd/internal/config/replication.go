@@ -8,7 +8,7 @@ import (
 
 // Replication reads the write-ahead log. See docs/replication.md.
 type Replication struct {
-	Slot        string        `json:"slot" jsonschema:"Name of the replication slot. Empty: outbox_ and the destination's name."`
+	Slot        string        `json:"slot" jsonschema:"Name of the replication slot. Slots are the server's. Empty: outbox_, the database and the destination, with a part of their hash where a character was replaced."`
 	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
 	Emitted     bool          `json:"emitted" jsonschema:"Whether messages that Writer.Emit writes to the log without a row are delivered. Whoever may execute pg_logical_emit_message can then publish; by default that is every role."`

@@ -86,7 +86,7 @@ func (l *loader) work(n *Notify, destinations []Destination, at string, files ma
 	l.notify(n, join(at, "notify"))
 	at = join(at, "destinations")
 	l.check(len(destinations) > 0, at, "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
-	names := make(map[string]string)
+	names, slots := make(map[string]string), make(map[string]string)
 	for i := range destinations {
 		d, path := &destinations[i], element(at, i)
 		l.destination(d, path)
@@ -95,6 +95,11 @@ func (l *loader) work(n *Notify, destinations []Destination, at string, files ma
 			l.check(false, path+".name", "%q is the name of %s as well; names are unique", d.Name, first)
 		}
 		names[d.Name] = path
+		if r := d.Replication; r != nil && r.Slot != "" {
+			first, twice := slots[r.Slot]
+			l.check(!twice, path+".replication.slot", "%q is the slot of %s as well, and a slot serves one destination", r.Slot, first)
+			slots[r.Slot] = path
+		}
 		var file, field, kind string
 		switch {
 		case d.Broker.File != nil:

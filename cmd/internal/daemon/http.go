@@ -100,7 +100,13 @@ func (d *Daemon) route() {
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(rw, "alive\n")
+		text := "alive\n"
+		for _, u := range units {
+			for _, gone := range u.watch.gaveUp() {
+				text += d.about(u.Database, errors.New(gone)).Error() + "\n"
+			}
+		}
+		_, _ = io.WriteString(rw, text)
 	})
 	// Exemplars are part of OpenMetrics alone.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))

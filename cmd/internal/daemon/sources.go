@@ -65,7 +65,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registr
 	strategy, m, cfg := c.Library(group)
 	cfg.Name, cfg.Settings, cfg.Logger = tableOwner(name, c.Name), settingsOf(c), logger
 	if strategy == mapping.Replication {
-		cfg.Slot, cfg.Publication = TableLog(c)
+		cfg.Slot, cfg.Publication = TableLog(conn, c)
 	}
 	return mapped.Open(strategy, conn, m, cfg)
 }
@@ -83,14 +83,14 @@ func settingsOf(c config.Destination) admin.Settings {
 	return s
 }
 
-// TableLog returns the slot and the publication by which the destination reads a table of its own.
-func TableLog(c config.Destination) (slot, publication string) {
+// TableLog returns the slot and the publication by which the destination reads a table of its own in a database.
+func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication string) {
 	names := config.Standard[config.Replication]()
 	if c.Replication != nil {
 		names = *c.Replication
 	}
 	if names.Slot == "" {
-		names.Slot = replication.SlotName(c.Name)
+		names.Slot = replication.SlotName(replication.Database(conn), c.Name)
 	}
 	return names.Slot, names.Publication
 }

@@ -267,6 +267,18 @@ func (a workOn) compare(b workOn) int {
 	return cmp.Or(strings.Compare(a.destination, b.destination), a.group-b.group)
 }
 
+// gaveUp lists the parts that have ended for good, with the cause.
+func (w *watch) gaveUp() (list []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.works() {
+		if l.State == string(relay.StateStopped) && l.Cause != "" {
+			list = append(list, "gave up: "+l.Destination+": "+l.Cause)
+		}
+	}
+	return list
+}
+
 // readiness is the body of /readyz.
 type readiness struct {
 	Ready bool         `json:"ready"`

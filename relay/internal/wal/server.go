@@ -3,6 +3,7 @@ package wal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -23,6 +24,9 @@ type Server struct {
 }
 
 const applicationPrefix = "outbox stream "
+
+// application is the application_name of the stream as the server keeps it.
+func (s Server) application() string { return dial.ApplicationName(applicationPrefix + s.Name) }
 
 // Connect opens an ordinary connection.
 func (s Server) Connect(ctx context.Context) (*pgx.Conn, error) {
@@ -46,7 +50,7 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)
 	}
-	cfg.RuntimeParams["application_name"] = dial.ApplicationName(applicationPrefix + s.Name)
+	cfg.RuntimeParams["application_name"] = s.application()
 	cfg.RuntimeParams["replication"] = "database"
 	conn := &Conn{}
 	build := cfg.BuildFrontend
@@ -76,17 +80,25 @@ func (c *Conn) HangUp() {
 	_ = c.Close(ctx)
 }
 
+// explain adds to an error of the server what to do. Everything that it names can be repaired while the relay runs. The
+// texts of the server are in its language, so two reasons with the same code are told apart by the server's routine.
 func (s Server) explain(err error) error {
+	var routine string
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		routine = answer.Routine
+	}
 	switch state := sqlstate.Of(err); {
 	case state == "42501":
 		return dial.Permanent("the role has no right to replicate: as a superuser run: ALTER ROLE %s REPLICATION "+
 			"(managed services have a role to grant instead, as rds_replication): %w", pgx.Identifier{s.Conn.User}.Sanitize(), err)
-	case state == "53300":
-		return fmt.Errorf("no room for another stream: raise max_wal_senders: %w", err)
+	case state == "53300" && routine == "InitProcess":
+		return fmt.Errorf("no room for another stream: end one that is not needed (SELECT application_name, client_addr FROM "+
+			"pg_stat_replication), or raise max_wal_senders and restart the server: %w", err)
 	case strings.Contains(err.Error(), "unsupported startup parameter") || state == "42601":
 		return dial.Permanent("the address leads to a connection pooler, which passes on no replication connection "+
 			"(PgBouncer does since 1.23): give this relay the address of the server itself: %w", err)
-	case state == "28000":
+	case state == "28000" && routine == "ClientAuthentication":
 		return dial.Permanent("the role has no right to replicate from this host: pg_hba.conf has to allow role %s a logical "+
 			"replication connection to database %s: %w", s.Conn.User, s.Conn.Database, err)
 	}

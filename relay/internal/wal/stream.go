@@ -83,22 +83,22 @@ func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
 	}
 }
 
-// Evict ends the process that streams from a slot, if that is a relay.
-func Evict(ctx context.Context, conn *pgx.Conn, slot string) error {
+// Evict ends the process that streams from a slot, if that is a stream of this name: one that another relay has left.
+func (s Server) Evict(ctx context.Context, conn *pgx.Conn, slot string) error {
 	var pid int
 	var application string
 	var ended bool
 	err := conn.QueryRow(ctx, `SELECT a.pid, coalesce(a.application_name, ''),
-		CASE WHEN a.application_name LIKE $2 || '%' THEN pg_terminate_backend(a.pid) ELSE false END
+		CASE WHEN a.application_name = $2 THEN pg_terminate_backend(a.pid) ELSE false END
 		FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`,
-		slot, applicationPrefix).Scan(&pid, &application, &ended)
+		slot, s.application()).Scan(&pid, &application, &ended)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil // it has ended
 	case err != nil:
 		return fmt.Errorf("end the former stream: %w", err)
 	case !ended:
-		return fmt.Errorf("slot %q is read by process %d (%q), which is not a relay of this outbox: stop that process, "+
+		return fmt.Errorf("slot %q is read by process %d (%q), which reads nothing for this destination: stop that process, "+
 			"or give the destination another slot name",
 			slot, pid, application)
 	}

@@ -40,7 +40,6 @@ type Tail struct {
 
 // TailConfig configures a Tail. All fields are required.
 type TailConfig struct {
-	Name        string // of the stream, in pg_stat_activity
 	Slot        string // must exist; see mapping.CreateSlotSQL
 	Publication string // must exist; see mapping.CreatePublicationSQL
 	Table       mapping.TableName
@@ -74,7 +73,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	}
 	at.RuntimeParams["client_encoding"], at.RuntimeParams["TimeZone"] = "UTF8", "UTC"
 	t := &Tail{cfg: cfg, tables: make(map[uint32]*Relation), ended: make(chan struct{})}
-	server := Server{at, cfg.Name}
+	server := Server{at, cfg.Table.String()}
 	plain, err := server.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 				if time.Now().Before(patience) {
 					return nil
 				}
-				return Evict(ctx, plain, cfg.Slot)
+				return server.Evict(ctx, plain, cfg.Slot)
 			}})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,17 +15,35 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// publishes returns the version of the publication, and refuses one that doesn't publish all inserts. The version is
-// made of the transactions that wrote the rows of the publication and of its table; ALTER PUBLICATION writes them anew.
+// versionSQL is the version of a publication of the table $4. It is made of the transactions that wrote the rows of the
+// publication, of its table and of its schemas, which ALTER PUBLICATION writes anew, and of the table and its
+// partitions: SET UNLOGGED and SET LOGGED rewrite them, with a new TOAST table.
+const versionSQL = `pg_catalog.format('%s %s %s, %s, %s, %s', pub.oid, pub.xmin, pub.xmax, (
+	SELECT r.oid || ' ' || r.xmin || ' ' || r.xmax FROM pg_catalog.pg_publication_rel r
+	WHERE r.prpubid = pub.oid AND r.prrelid = pg_catalog.to_regclass($4)), SCHEMAS,
+	(SELECT pg_catalog.string_agg(c.oid || ' ' || c.reltoastrelid, ',' ORDER BY c.oid) FROM own c))`
+
+// schemasSQL is for PostgreSQL 15 and later, whose publications can have schemas.
+const schemasSQL = `(SELECT pg_catalog.string_agg(n.oid || ' ' || n.xmin || ' ' || n.xmax, ',' ORDER BY n.oid)
+	FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = pub.oid)`
+
+// publishes returns the version of the publication, and refuses one that doesn't publish all inserts.
 func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version string, err error) {
+	schemas := "''"
+	if dial.Major(conn) >= 15 {
+		schemas = schemasSQL
+	}
 	var inserts, listed, filtered bool
-	err = conn.QueryRow(ctx, `SELECT pg_catalog.format('%s %s, %s', pub.oid, pub.xmin, (
-			SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
-			WHERE r.prpubid = pub.oid AND c.relname = $3 AND c.relnamespace = (
-				SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = $2))),
-		pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL
+	var unlogged string
+	err = conn.QueryRow(ctx, `WITH own AS (
+			SELECT c.oid, c.reltoastrelid, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($4)
+				OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($4)) p))
+		SELECT `+strings.Replace(versionSQL, "SCHEMAS", schemas, 1)+`,
+		pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL,
+		coalesce((SELECT min(c.oid::regclass::text) FROM own c WHERE c.relpersistence <> 'p'), '')
 		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
-		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name).Scan(&version, &inserts, &listed, &filtered)
+		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name, cfg.Table.String()).
+		Scan(&version, &inserts, &listed, &filtered, &unlogged)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
@@ -32,6 +51,9 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version str
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
 		return "", fmt.Errorf("look for the publication: %w", err)
+	case unlogged != "":
+		return "", dial.Permanent("table %s is UNLOGGED, so what is inserted into it is not in the log: run: "+
+			"ALTER TABLE %[1]s SET LOGGED", unlogged)
 	case !inserts || !listed || filtered:
 		return "", dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
 			"name another one (replication.publication) and run: %s",
@@ -47,11 +69,13 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version str
 func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
 	version, err := publishes(ctx, conn, t.cfg)
 	if err == nil && version != t.version {
-		err = dial.Permanent("publication %q was changed or recreated", t.cfg.Publication)
+		err = dial.Permanent("publication %q was changed or recreated, or table %s rewritten, as SET UNLOGGED does",
+			t.cfg.Publication, t.cfg.Table)
 	}
 	if outbox.IsPermanent(err) {
-		return fmt.Errorf("the log was read while inserts may not have been sent; deliver the waiting messages by a "+
-			"strategy that reads the table: %w", err)
+		return fmt.Errorf("the log was read while inserts may not have been sent: %w. Deliver the waiting messages by a strategy "+
+			"that reads the table. Then, for a slot that begins now, run: SELECT pg_drop_replication_slot('%s'); %s",
+			err, t.cfg.Slot, mapping.CreateSlotSQL(t.cfg.Slot))
 	}
 	if err == nil && time.Since(t.watched) > WatchEvery {
 		t.watched = time.Now()
@@ -60,22 +84,31 @@ func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
+// MadeSince reports whether the tail's slot was made again after the tail was closed.
+func (t *Tail) MadeSince(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	at, err := slotStands(ctx, conn, t.cfg)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return at > t.progress.Position, err
+}
+
 // slotStands returns the position up to which the slot was confirmed.
 func slotStands(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (LSN, error) {
 	const lost = "the log no longer has what was committed since it was last read: deliver it by a strategy that reads the table"
-	var plugin, confirmed, status, reason string
-	var here bool
-	err := conn.QueryRow(ctx, `SELECT coalesce(s.plugin, ''), coalesce(s.database = current_database(), false), coalesce(s.confirmed_flush_lsn, '0/0')::text,
+	var plugin, other, confirmed, status, reason string
+	err := conn.QueryRow(ctx, `SELECT coalesce(s.plugin, ''), coalesce(nullif(s.database, current_database()), ''), coalesce(s.confirmed_flush_lsn, '0/0')::text,
 		coalesce(s.wal_status, ''), coalesce(to_jsonb(s) ->> 'invalidation_reason', '')
-		FROM pg_replication_slots s WHERE s.slot_name = $1`, cfg.Slot).Scan(&plugin, &here, &confirmed, &status, &reason)
+		FROM pg_replication_slots s WHERE s.slot_name = $1`, cfg.Slot).Scan(&plugin, &other, &confirmed, &status, &reason)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, dial.Permanent("there is no slot %q. If there was one, %s. Otherwise, and then, run: %s",
 			cfg.Slot, lost, mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
 		return 0, fmt.Errorf("look for the slot: %w", err)
-	case plugin != "pgoutput" || !here:
-		return 0, dial.Permanent("slot %q is of another database or has the plugin %q: name another one (replication.slot)",
+	case other != "":
+		return 0, dial.Permanent("slot %q belongs to database %q of the same server: name another one (replication.slot)", cfg.Slot, other)
+	case plugin != "pgoutput":
+		return 0, dial.Permanent("slot %q belongs to something else, with the plugin %q: name another one (replication.slot)",
 			cfg.Slot, plugin)
 	case status == "lost" || reason != "":
 		return 0, dial.Permanent("slot %q was invalidated (%s), and %s. Then drop it and run: %s",
