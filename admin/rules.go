@@ -41,6 +41,7 @@ var allRules = rules{
 		{"the relay gave up", stopped},
 		{"no relay has the lease", unowned},
 		{"the broker does not answer", stalled},
+		{"too much is set aside", full},
 		{"a topic takes nothing", closed},
 		{"the relay can't work with the database", broken},
 		{"no look at the database succeeds", unread},
@@ -323,6 +324,12 @@ func adviceOn(text string) string {
 		}
 	}
 	return "check the broker, and its address in the relay's configuration"
+}
+
+func full(_ *Report, _ *Destination, g *Group) (Finding, bool) {
+	return Finding{State: StateStalled, Since: g.StateSince, Cause: orElse(g.LastError, "too much is set aside"),
+		Advice: "see why it waits: outbox holds; what is due is delivered, and reading goes on by itself once there is room",
+	}, g.State == "full"
 }
 
 func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {

@@ -23,7 +23,7 @@ const (
 	StateDead    State = "dead"     // there are dead letters that no operator has acknowledged
 	StatePaused  State = "paused"   // a person has paused it, or a part of it
 	StateFailing State = "failing"  // the broker answers no: to messages, or to all that goes to a topic
-	StateStalled State = "stalled"  // the broker does not answer
+	StateStalled State = "stalled"  // the broker does not answer, or so much is set aside that nothing new is read
 	StateBroken  State = "broken"   // the relay can't work with the database
 	StateNoRelay State = "no_relay" // no relay delivers
 	StateStopped State = "stopped"  // a relay gave up for good

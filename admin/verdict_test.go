@@ -58,6 +58,10 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stalled', state_since = now() - interval '5 minutes', last_error = 'connection refused'`)
 	}, StateStalled, "stalled for 5m0s: kafka: the broker does not answer: connection refused", "check the broker"},
+	{"a relay remembers all that it may", "too much is set aside", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET state = 'full', state_since = now() - interval '5 minutes', last_error = '7 keys have messages'`)
+	}, StateStalled, "stalled for 5m0s: kafka: 7 keys have messages", "outbox holds"},
 	{"a topic is missing", "a topic takes nothing", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "2000-01-01")

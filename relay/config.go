@@ -53,8 +53,9 @@ type Config struct {
 	// ends forgets these attempts. Default 1 s; a source that is Noting has every failure held.
 	HoldAfter time.Duration
 
-	// MaxHeldLanes bounds the lanes with holds, which are remembered so that nothing overtakes them.
-	// At the bound nothing new is read until some are delivered. Default 10,000.
+	// MaxHeldLanes bounds the keys with holds. The relay remembers some 35 bytes of each, so that nothing overtakes
+	// them. Messages without a key don't count. At the bound nothing new is read until some are delivered: StateFull.
+	// Default 4,000,000.
 	MaxHeldLanes int
 
 	// Rate bounds the messages a second that are published: never more than a tenth of a second's worth at
@@ -105,6 +106,7 @@ const (
 	StateFlowing State = "flowing"
 	StateFailing State = "failing" // the broker answers, and what a topic is published to doesn't exist or may not be written to
 	StateStalled State = "stalled" // the broker does not answer
+	StateFull    State = "full"    // so much is set aside that nothing new is read, or not of all keys
 	StateBroken  State = "broken"  // the database does not answer or refuses
 	StateStopped State = "stopped" // Run has returned, or is about to
 )
@@ -131,7 +133,7 @@ func (c Config) withDefaults() (Config, error) {
 	settings.Positive(&faults, "MaxInFlightBytes", &c.MaxInFlightBytes, 5<<20)
 	settings.Within(&faults, "Stripes", &c.Stripes, 2, 1, 64)
 	settings.Positive(&faults, "MaxAttempts", &c.MaxAttempts, 10)
-	settings.Positive(&faults, "MaxHeldLanes", &c.MaxHeldLanes, 10_000)
+	settings.Positive(&faults, "MaxHeldLanes", &c.MaxHeldLanes, 4_000_000)
 	settings.Positive(&faults, "Backoff.Initial", &c.Backoff.Initial, 100*time.Millisecond)
 	settings.AtLeast(&faults, "Backoff.Max", &c.Backoff.Max, time.Minute, c.Backoff.Initial)
 	settings.Positive(&faults, "Outage.Initial", &c.Outage.Initial, 100*time.Millisecond)
@@ -164,6 +166,7 @@ func (c Config) core() coreConfig {
 		MaxInFlight:      c.MaxInFlight,
 		MaxInFlightBytes: c.MaxInFlightBytes,
 		MaxHeldLanes:     c.MaxHeldLanes,
+		LanesMax:         1000,
 		MaxLoaded:        min(c.Batch, 2000),
 		HeldMax:          min(c.Batch, 500),
 		HeldLanes:        1,

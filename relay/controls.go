@@ -36,7 +36,7 @@ func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 	for t, o := range c.paused {
 		if !wanted[t] {
 			delete(c.paused, t)
-			c.reopen(o)
+			c.reopen(now, o)
 			changed = true
 		}
 	}

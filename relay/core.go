@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 //
 // A message passes through: a page (as read, in order) → the queue of its stripe → a call → settled with
 // the contiguous prefix of its page. Stripes split the shards: at most one call is in flight per stripe,
-// so calls never share a key. A lane exists as an object only while its key is out of the ordinary: its
-// head waits for a retry, a dead letter of it is not yet settled, or it has holds in the database.
+// so calls never share a key. A lane exists as an object only while its key is out of the ordinary and something is
+// to be done about it: its head waits for a retry, a dead letter of it is not yet settled, or its holds in the database
+// are due. Of the other lanes with holds, however many they are, only a hash is remembered (stored).
 type core struct {
 	cfg  coreConfig
 	rand func() float64 // uniform in [0, 1)
@@ -30,12 +32,16 @@ type core struct {
 	lanes   map[string]*lane
 	loaded  int // holds in memory
 
+	stored  storedLanes         // the lanes of keys that have holds, or soon will
+	pending map[laneKey][]*item // toHold, not settled yet, in order. Not those without a key
+
 	dirty    bool      // a lane changed since the last scan
 	lanesDue time.Time // when the next waiting lane is due
 	toLoad   []*lane   // held lanes that are due, longest first
 
-	outage outage
-	closed map[route]*closed
+	outage  outage
+	closed  map[Route]*closed
+	refused map[laneKey]*closed // lanes whose head was refused because of its topic, and in which outage
 
 	paused    map[target]*closed
 	throttle  throttle
@@ -46,8 +52,13 @@ type core struct {
 	working  bool      // a settlement or a query about holds is under way: one at a time
 	settling *settlement
 	synced   bool      // the held lanes are known
+	walked   string    // the last lane of the walk that learns of them
+	rewalkAt time.Time // not before that time is the walk begun again, see forgetStale
 	syncAt   time.Time // when to look for changed holds again
-	crowded  bool      // more held lanes than may be remembered: read nothing new
+	listAt   time.Time // when to list the lanes that are due; zero while they are listed
+	listing  *DueQuery // the list that is being read
+
+	sourceFull error // why the source reads no more
 
 	settleAt time.Time // when what is settleable must be settled; zero if nothing is
 	held     heldOutcomes
@@ -66,6 +77,7 @@ type coreConfig struct {
 	MaxInFlight      int
 	MaxInFlightBytes int
 	MaxHeldLanes     int
+	LanesMax         int // lanes listed at once
 	MaxLoaded        int // holds in memory
 	HeldMax          int // holds loaded at once
 	HeldLanes        int // lanes of which holds are loaded at once
@@ -89,7 +101,8 @@ type ready struct {
 	Read    int // at most this many messages; 0: don't
 	Publish []*call
 	Settle  *Settlement
-	Lanes   int // list held lanes, at most this many; 0: don't
+	Lanes   *lanesQuery
+	Due     *DueQuery
 	Held    *heldQuery
 
 	Controls bool // read them
@@ -113,6 +126,12 @@ type call struct {
 
 	lanes   map[string]bool // of the first counted items, see has
 	counted int
+}
+
+// lanesQuery asks for a page of all held lanes.
+type lanesQuery struct {
+	After string
+	Limit int
 }
 
 type heldQuery struct {
@@ -163,16 +182,20 @@ func newCore(cfg coreConfig, rand func() float64) *core {
 		rand:     rand,
 		stripes:  make([]stripe, cfg.Stripes),
 		lanes:    make(map[string]*lane),
-		closed:   make(map[route]*closed),
+		stored:   newStoredLanes(),
+		pending:  make(map[laneKey][]*item),
+		closed:   make(map[Route]*closed),
+		refused:  make(map[laneKey]*closed),
 		paused:   make(map[target]*closed),
 		throttle: throttle{rate: cfg.Rate},
+		listAt:   time.Unix(0, 1), // at once
 	}
 }
 
 // onRead takes a batch that the session returned. An empty one only allows the next read; one that comes
 // after drain is left to the next session.
 func (c *core) onRead(now time.Time, b Batch) {
-	c.reading, c.gather = false, time.Time{}
+	c.reading, c.gather, c.sourceFull = false, time.Time{}, b.Full
 	if len(b.Deliveries) == 0 || c.draining {
 		if b.Recycle != nil {
 			b.Recycle()
@@ -259,9 +282,24 @@ func (c *core) next(now time.Time) ready {
 }
 
 func (c *core) mayRead(now time.Time) bool {
-	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded && c.pausedUntil(now) == nil &&
-		c.unsettled+c.cfg.ReadMax <= c.cfg.MaxInFlight && c.bytes < c.cfg.MaxInFlightBytes &&
-		len(c.lanes) < c.cfg.MaxHeldLanes
+	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded() && c.pausedUntil(now) == nil && !c.full()
+}
+
+// full reports whether no page has room any more.
+func (c *core) full() bool {
+	return c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
+}
+
+// crowded reports whether more lanes are held than may be remembered: nothing new is read then.
+func (c *core) crowded() bool { return c.stored.size() >= c.cfg.MaxHeldLanes }
+
+// fullBecause says why nothing new is read, or not of all keys, although the destination answers; nil if it is.
+func (c *core) fullBecause() error {
+	if c.crowded() {
+		return fmt.Errorf("%d keys have messages that are set aside, and MaxHeldLanes allows no more: nothing new is read, of any key, "+
+			"until some of them are delivered or dead", c.stored.size())
+	}
+	return c.sourceFull
 }
 
 func (c *core) idle() bool {
@@ -273,7 +311,7 @@ func (c *core) idle() bool {
 	return true
 }
 
-// relieve holds the lane that stands in the way when memory is full: the cursor can't pass a message
+// relieve holds the lanes that stand in the way when memory is full: the cursor can't pass a message
 // that waits for a retry, and nothing can be read until it does.
 func (c *core) relieve(now time.Time) {
 	if c.draining {
@@ -281,17 +319,19 @@ func (c *core) relieve(now time.Time) {
 		c.advance(now)
 		return
 	}
-	full := c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
-	if !full || c.settling != nil || c.outage.failures > 0 || c.pausedUntil(now) != nil {
+	if !c.full() || c.settling != nil || c.outage.failures > 0 || c.pausedUntil(now) != nil || c.prefix != c.settledTo() {
 		return
 	}
-	at := c.prefix
-	if at.page >= len(c.pages) || at != c.settledTo() {
-		return
-	}
-	it := &c.pages[at.page].items[at.item]
-	l := c.laneOf(it)
-	if l != nil && l.mode == laneRetry && l.flying == 0 && len(l.queue) > 0 && l.queue[0] == it && !l.due.IsZero() {
+	for range c.cfg.ReadMax { // as many as make room for a page
+		at := c.prefix
+		if at.page >= len(c.pages) {
+			return
+		}
+		it := &c.pages[at.page].items[at.item]
+		l := c.laneOf(it)
+		if l == nil || l.mode != laneRetry || l.flying > 0 || len(l.queue) == 0 || l.queue[0] != it || l.due.IsZero() {
+			return
+		}
 		c.hold(l, l.due, false)
 		c.advance(now)
 	}
@@ -362,7 +402,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	for len(s.lanes) > 0 && room() {
 		l := s.lanes[0]
 		s.lanes = s.lanes[1:]
-		l.closed = nil
+		l.await(nil)
 		for len(l.queue) > 0 && c.publishable(now, l.queue[0]) && room() {
 			it := l.queue[0]
 			l.queue = l.queue[1:]
@@ -427,16 +467,17 @@ func (k *call) has(lane string) bool {
 	return k.lanes[lane]
 }
 
-// divert sends an item that is not to be published now where it belongs.
+// divert sends an item that is not to be published now where it belongs. A message without a key has nothing before it.
 func (c *core) divert(now time.Time, it *item) bool {
-	if l := c.laneOf(it); l != nil {
-		if l.mode == laneHeld {
-			it.state, it.retryAt, it.blocked = toHold, time.Time{}, false
-			l.pending = append(l.pending, it)
-		} else {
+	if it.keyed() {
+		switch l := c.laneOf(it); {
+		case l != nil && l.mode != laneHeld:
 			l.queue = append(l.queue, it)
+			return true
+		case l != nil || c.stored.has(it):
+			c.holdBehind(it)
+			return true
 		}
-		return true
 	}
 	if c.publishable(now, it) {
 		return false
@@ -452,7 +493,7 @@ func (c *core) publishable(now time.Time, it *item) bool {
 	return it.d.Invalid == nil && !it.d.DeliverAt.After(now) && c.closedTo(now, it) == nil
 }
 
-// maintain starts at most one of: a settlement, a list of held lanes, a look into a lane.
+// maintain starts at most one of: a settlement, a look at the controls, a list of lanes, a look into lanes.
 func (c *core) maintain(now time.Time, r *ready) {
 	if c.working {
 		return
@@ -468,29 +509,48 @@ func (c *core) maintain(now time.Time, r *ready) {
 	if c.draining || c.stopped != nil {
 		return
 	}
-	if c.cfg.Control > 0 && !now.Before(c.controlAt) {
-		c.working = true
+	switch {
+	case c.cfg.Control > 0 && !now.Before(c.controlAt):
 		r.Controls = true
+	case c.mayWalk(now):
+		r.Lanes = &lanesQuery{After: c.walked, Limit: c.cfg.LanesMax}
+	case !c.mayLoad(now):
+		return
+	case len(c.toLoad) > 0:
+		r.Held = c.nextToLoad()
+	case !c.listAt.IsZero() && !now.Before(c.listAt):
+		r.Due = c.dueQuery(now)
+	default:
 		return
 	}
-	if !c.synced || !now.Before(c.syncAt) {
-		c.working = true
-		r.Lanes = c.cfg.MaxHeldLanes
-		return
+	c.working = true
+}
+
+// mayWalk reports whether the next page of all held lanes is to be listed: at once until all are known, later a page
+// with each resync.
+func (c *core) mayWalk(now time.Time) bool {
+	if !c.synced {
+		return !c.crowded()
 	}
-	if !c.held.empty() || c.loaded >= c.cfg.MaxLoaded || c.outage.forbids(now) || c.pausedUntil(now) != nil {
-		return
+	return !now.Before(c.syncAt)
+}
+
+// mayLoad reports whether holds can be made use of. The outcomes of earlier ones are settled first, or they would come
+// again.
+func (c *core) mayLoad(now time.Time) bool {
+	return (c.synced || c.crowded()) && c.held.empty() && c.loaded < c.cfg.MaxLoaded &&
+		!c.outage.forbids(now) && c.pausedUntil(now) == nil
+}
+
+func (c *core) nextToLoad() *heldQuery {
+	room := min(c.cfg.HeldMax, c.cfg.MaxLoaded-c.loaded)
+	n := min(len(c.toLoad), c.cfg.HeldLanes, room)
+	q := &heldQuery{Limit: room / n}
+	for _, l := range c.toLoad[:n] {
+		q.Lanes = append(q.Lanes, l.name)
 	}
-	if len(c.toLoad) > 0 {
-		room := min(c.cfg.HeldMax, c.cfg.MaxLoaded-c.loaded)
-		n := min(len(c.toLoad), c.cfg.HeldLanes, room)
-		r.Held = &heldQuery{Limit: room / n}
-		for _, l := range c.toLoad[:n] {
-			r.Held.Lanes = append(r.Held.Lanes, l.name)
-		}
-		c.toLoad = c.toLoad[n:]
-		c.working = true
-	}
+	c.toLoad = c.toLoad[n:]
+	return q
 }
 
 // wake returns the earliest time at which something becomes due by itself.
@@ -509,8 +569,13 @@ func (c *core) wake(now time.Time) time.Time {
 		return at
 	}
 	if !c.working && !c.draining {
-		due(c.syncAt)
 		due(c.controlAt)
+		if c.synced {
+			due(c.syncAt)
+		}
+		if c.mayLoad(now) && len(c.toLoad) == 0 {
+			due(c.listAt)
+		}
 	}
 	switch {
 	case pause != nil:

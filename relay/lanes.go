@@ -26,16 +26,14 @@ type lane struct {
 	stripe  int
 	mode    laneMode
 	queue   []*item // to be published, in order
-	pending []*item // laneHeld: toHold, not settled yet, in order
 	barrier *item
 	due     time.Time
 	closed  *closed // the outage that its head waits for; nil: none
-	opened  bool    // that outage has ended, by another message
-	blocked bool    // laneHeld: waits for an operator
 	flying  int     // items in the stripe's call
 }
 
-// laneOf returns the lane that the item has to go through, or nil for an ordinary key.
+// laneOf returns the lane that the item has to go through, or nil for an ordinary key and for one of which only holds
+// are known.
 func (c *core) laneOf(it *item) *lane {
 	if len(c.lanes) == 0 {
 		return nil
@@ -58,8 +56,19 @@ func (c *core) openLane(it *item) *lane {
 // closeIfDone forgets a lane that has nothing left to do.
 func (c *core) closeIfDone(l *lane) {
 	if l.mode == laneRetry && len(l.queue) == 0 && l.flying == 0 {
-		delete(c.lanes, l.name)
+		c.closeLane(l)
 	}
+}
+
+// closeLane forgets the object. If the lane has holds, they are in the database, or will be with the next settlement,
+// and the lane is listed when its head is due.
+func (c *core) closeLane(l *lane) {
+	if l.closed != nil {
+		c.listBy(l.closed.until) // another lane asks then
+		l.await(nil)
+	}
+	delete(c.lanes, l.name)
+	c.dirty = true
 }
 
 // lift ends a barrier: its dead letter is settled, the lane goes on.
@@ -70,50 +79,6 @@ func (c *core) lift(l *lane) {
 		l.mode, l.due = laneRetry, time.Time{}
 		c.closeIfDone(l)
 	}
-}
-
-// onLanes takes the list of lanes that have holds. It was read while nothing was being settled, so a
-// lane that is not in it has no hold but those that wait in memory.
-func (c *core) onLanes(now time.Time, list []HeldLane) {
-	c.working = false
-	c.synced = true
-	c.syncAt = now.Add(c.cfg.Resync)
-	c.crowded = len(list) >= c.cfg.MaxHeldLanes
-	c.dirty = true
-	present := make(map[string]bool, len(list))
-	for _, h := range list {
-		present[h.Lane] = true
-		l := c.lanes[h.Lane]
-		switch {
-		case l == nil:
-			if c.carries(h) {
-				continue // its call decides first; the next list shows the lane again
-			}
-			l = &lane{name: h.Lane, stripe: h.Shard % len(c.stripes), mode: laneHeld, due: h.Due, blocked: h.Blocked}
-			c.lanes[h.Lane] = l
-		case l.mode == laneHeld && len(l.queue) == 0 && l.flying == 0:
-			l.due, l.blocked = h.Due, h.Blocked
-		}
-	}
-	for _, l := range c.lanes {
-		gone := !present[l.name] && !c.crowded && !headPending(l)
-		if gone && l.mode == laneHeld && len(l.queue) == 0 && l.flying == 0 && l.barrier == nil {
-			c.release(l)
-		}
-	}
-	c.forgetClosed(now)
-	c.advance(now)
-}
-
-// carries reports whether a message of the lane is in flight.
-func (c *core) carries(h HeldLane) bool {
-	k := c.stripes[h.Shard%len(c.stripes)].inFlight
-	return k != nil && k.has(h.Lane)
-}
-
-// headPending reports whether the head of a held lane still waits in memory with a time of its own.
-func headPending(l *lane) bool {
-	return len(l.pending) > 0 && (!l.pending[0].retryAt.IsZero() || l.pending[0].blocked)
 }
 
 // onHeld takes the first holds of lanes.
@@ -132,18 +97,17 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 		return
 	}
 	if list[0].Blocked {
-		l.blocked = true
+		c.closeLane(l)
 		return
 	}
 	if list[0].notYet || list[0].RetryAt.After(now) {
-		l.due = list[0].RetryAt
+		c.listBy(list[0].RetryAt)
+		c.closeLane(l)
 		return
 	}
 	if list[len(list)-1].Replayed {
 		// The replay will add holds to lanes that are not known yet.
-		if soon := now.Add(c.cfg.Resync / 20); soon.Before(c.syncAt) {
-			c.syncAt = soon
-		}
+		c.listBy(now.Add(c.cfg.Resync / 20))
 	}
 	items := make([]item, len(list))
 	for i := range list {
@@ -151,14 +115,14 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 		if i > 0 && (d.Blocked || d.RetryAt.After(now)) {
 			break // an operator has sent an earlier message again, so this is no longer the head
 		}
+		items[i] = item{d: d, size: size(d), held: true}
 		if d.Invalid == nil && d.DeliverAt.After(now) {
 			// The messages behind a delayed one wait with it.
 			if i == 0 {
-				l.due = d.DeliverAt
+				c.retryHeld(l, &items[i], d.DeliverAt, false)
 			}
 			break
 		}
-		items[i] = item{d: d, size: size(d), held: true}
 		if d.Replayed {
 			c.sift(items[i : i+1])
 		}
@@ -176,21 +140,24 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 // release makes a held lane ordinary again. Items that were to be held, but are not settled as holds,
 // go out now: they are the oldest of their key.
 func (c *core) release(l *lane) {
-	for _, it := range l.pending {
+	key := c.stored.key(l.name)
+	c.stored.remove(key)
+	l.queue = c.pending[key]
+	delete(c.pending, key)
+	for _, it := range l.queue {
 		it.state = queued
 	}
-	if len(l.pending) > 0 {
+	if len(l.queue) > 0 {
 		// The prefix may have run over them. No settlement is under way, so nothing is lost by going back.
 		c.rewind()
 	}
-	l.mode, l.due, l.blocked = laneRetry, time.Time{}, false
-	l.queue, l.pending = l.pending, nil
+	l.mode, l.due = laneRetry, time.Time{}
 	c.dirty = true
 	c.closeIfDone(l)
 }
 
 // scan hands every lane that is due to its stripe or to the list of lanes to load, and notes when the next
-// one is due. It costs a walk over all lanes, so it runs only when one changed or became due.
+// one is due. It costs a walk over the lanes in memory, so it runs only when one changed or became due.
 func (c *core) scan(now time.Time) {
 	if !c.dirty && (c.lanesDue.IsZero() || now.Before(c.lanesDue)) {
 		return
@@ -202,9 +169,9 @@ func (c *core) scan(now time.Time) {
 	}
 	for _, l := range c.lanes {
 		publishable := len(l.queue) > 0 && l.flying == 0 && l.mode != laneBarrier && l.barrier == nil
-		loadable := l.mode == laneHeld && len(l.queue) == 0 && l.flying == 0 && l.barrier == nil && !headPending(l)
+		loadable := l.mode == laneHeld && len(l.queue) == 0 && l.flying == 0 && l.barrier == nil && !c.headPending(l)
 		switch {
-		case l.blocked || !publishable && !loadable:
+		case !publishable && !loadable:
 		case l.dueAt().After(now):
 			if at := l.dueAt(); c.lanesDue.IsZero() || at.Before(c.lanesDue) {
 				c.lanesDue = at
@@ -240,7 +207,7 @@ func (c *core) setAside(now time.Time, it *item) {
 		return
 	}
 	if o := c.closedTo(now, it); o != nil {
-		c.await(now, it, o)
+		c.setAsideFor(now, it, o)
 		return
 	}
 	c.retry(now, it, it.d.DeliverAt)

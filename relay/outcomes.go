@@ -30,7 +30,7 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	c.stripes[k.stripe].inFlight = nil
 	if errs == nil {
 		for _, it := range k.items {
-			c.deliver(it)
+			c.deliver(now, it)
 		}
 		c.land(k)
 		c.judge(now, k, true, nil)
@@ -38,7 +38,7 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 		c.advance(now)
 		return
 	}
-	failed, answered, unanswered := c.outcomes(k, errs)
+	failed, answered, unanswered := c.outcomes(now, k, errs)
 	c.giveBack(k)
 	c.land(k)
 	c.judge(now, k, answered, unanswered)
@@ -52,13 +52,13 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 // outcomes marks delivered items as done and the others as queued again. It returns those whose failure
 // counts, which are the first of their lanes: what a broker says of a message behind a failed one is not
 // believed, but for its acceptance.
-func (c *core) outcomes(k *call, errs []error) (failed []*item, answered bool, unanswered error) {
+func (c *core) outcomes(now time.Time, k *call, errs []error) (failed []*item, answered bool, unanswered error) {
 	broken := make(map[string]bool)
 	for i, it := range k.items {
 		err := errs[i]
 		if err == nil {
 			answered = true
-			c.deliver(it)
+			c.deliver(now, it)
 			continue
 		}
 		it.state = queued
@@ -144,12 +144,12 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 }
 
 // deliver records that the broker has it.
-func (c *core) deliver(it *item) {
+func (c *core) deliver(now time.Time, it *item) {
 	it.state = done
-	if it.lane != nil {
-		it.lane.opened = false
+	if len(c.refused) > 0 {
+		delete(c.refused, c.stored.key(it.d.Lane()))
 	}
-	c.open(it)
+	c.open(now, it)
 	if it.held {
 		c.loaded--
 		c.held.delivered = append(c.held.delivered, it.d)
@@ -189,20 +189,17 @@ func (c *core) retry(now time.Time, it *item, due time.Time) {
 	}
 }
 
-// retryHeld records a failed attempt of a hold. What is loaded of the lane is dropped: it is in the
-// database and is loaded again when the head is due.
+// retryHeld records a failed attempt of a hold, or that it waits for something else. What is loaded of the lane is
+// dropped: it is in the database, and the lane is listed when the head is due.
 func (c *core) retryHeld(l *lane, it *item, due time.Time, blocked bool) {
 	c.held.retry = append(c.held.retry, Hold{Delivery: it.d, RetryAt: due, Blocked: blocked, Err: it.err})
 	c.held.count++
-	l.due, l.blocked = due, blocked
-	c.unload(l)
-}
-
-// unload forgets what was loaded of a lane: its holds are in the database.
-func (c *core) unload(l *lane) {
+	if !blocked {
+		c.listBy(due)
+	}
 	c.loaded -= len(l.queue)
 	l.queue = nil
-	c.dirty = true
+	c.closeLane(l)
 }
 
 // exhaust applies the destination's policy to the head of a lane, which will not be tried again.
@@ -241,15 +238,23 @@ func (c *core) exhaust(it *item, reason Reason) {
 
 // hold turns a lane's waiting items into holds: the head with its due time, the rest behind it.
 func (c *core) hold(l *lane, due time.Time, blocked bool) {
-	c.dirty = true
 	for i, it := range l.queue {
-		it.state = toHold
-		it.retryAt, it.blocked = time.Time{}, false
+		c.holdBehind(it)
 		if i == 0 {
 			it.retryAt, it.blocked = due, blocked
 		}
 	}
-	l.pending = append(l.pending, l.queue...)
 	l.queue = nil
-	l.mode, l.due, l.blocked = laneHeld, due, blocked
+	c.closeLane(l)
+}
+
+// holdBehind turns an item into a hold that waits behind others of its lane. Should none be there any more when it is
+// stored, it is due at once: see Settlement.Hold.
+func (c *core) holdBehind(it *item) {
+	it.state, it.retryAt, it.blocked = toHold, time.Time{}, false
+	if it.keyed() {
+		key := c.stored.key(it.d.Lane())
+		c.stored.add(key)
+		c.pending[key] = append(c.pending[key], it)
+	}
 }

@@ -8,6 +8,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -79,7 +80,7 @@ type Reporting interface {
 }
 
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
-// goroutine; Settle, Held, Lanes and Controls by another, one at a time; both at the same time.
+// goroutine; Settle, Held, Lanes, Due and Controls by another, one at a time; both at the same time.
 type Session interface {
 	// Next waits for committed messages and returns at most max of them, in order per key. A batch may
 	// be empty (nothing came within the strategy's own pause); the caller just calls again.
@@ -89,8 +90,13 @@ type Session interface {
 	// not ErrLeaseLost leaves the outcome unknown: the relay gives the session up and acquires again.
 	Settle(ctx context.Context, s Settlement) error
 
-	// Lanes lists the lanes that have holds, with the time at which each head is due: at most limit.
-	Lanes(ctx context.Context, limit int) ([]HeldLane, error)
+	// Lanes lists the lanes of messages with a key that have holds, in an order of its own: at most limit of those
+	// after the lane after, or from the first if it is empty. An empty list is the end. After a first hold without a
+	// time of its own, as a crash may leave, it gives it the present as its time: see Due.
+	Lanes(ctx context.Context, after string, limit int) ([]string, error)
+
+	// Due lists lanes by the times at which their first holds are due: see DueQuery.
+	Due(ctx context.Context, q DueQuery) ([]HeldLane, error)
 
 	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now,
 	// and nothing if the lane has no holds any more.
@@ -173,6 +179,10 @@ type Batch struct {
 	// More means that Next has the next ones ready, or nearly: the relay may wait a moment for them, to publish
 	// in larger calls.
 	More bool
+
+	// Full says why the strategy reads nothing more, or not of all keys, until something that is set aside ends; nil
+	// if it does. Then the batch may be empty.
+	Full error
 }
 
 // Delivery is a message on its way to one destination.
@@ -224,12 +234,29 @@ func (d *Delivery) Lane() string {
 	return d.ID.String()
 }
 
-// HeldLane is a lane with holds. A zero Due means at once; Blocked waits for an operator.
+// HeldLane is a lane with holds.
 type HeldLane struct {
-	Lane    string
-	Shard   int
-	Due     time.Time
-	Blocked bool
+	Lane  string
+	Shard int
+	Due   time.Time // of the first hold
+	Route Route     // of the first hold
+}
+
+// DueQuery asks for lanes whose first hold is due: the earliest Limit of them, if there are so many, but for those that
+// are told below. In addition the first of each route that will be due may be listed, so that the relay knows when to
+// ask again. Holds that are blocked are never due.
+type DueQuery struct {
+	Limit  int
+	Closed []Route // nothing of these routes
+	Probes []Route // of each of these routes only the first, whether it is due or not
+	Paused []Pause // nothing of these topics and lanes
+}
+
+// Omits reports whether nothing of a lane whose first hold is of a route is asked for.
+func (q *DueQuery) Omits(lane string, r Route) bool {
+	return slices.Contains(q.Closed, r) || slices.ContainsFunc(q.Paused, func(p Pause) bool {
+		return (p.Topic == "" || p.Topic == r.Topic) && (p.Lane == "" || p.Lane == lane)
+	})
 }
 
 // Controls is what operators ask of a destination.
@@ -255,7 +282,8 @@ type Settlement struct {
 	Delivered int
 
 	// Hold and Dead are deliveries up to Through that were not delivered. They become holds and dead
-	// letters in the transaction that moves the cursor past them.
+	// letters in the transaction that moves the cursor past them. A hold that is to wait behind others, and before
+	// which its lane has none, is due at once: operators may have discarded the others.
 	Hold []Hold
 	Dead []Dead
 

@@ -327,15 +327,27 @@ func (l *loop) start(r ready) {
 			}
 		})
 	}
-	if r.Lanes > 0 {
+	if q := r.Lanes; q != nil {
 		l.do("Session.Lanes", func() func() {
-			lanes, err := l.session.Lanes(l.work, r.Lanes)
+			lanes, err := l.session.Lanes(l.work, q.After, q.Limit)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("list holds: %w", err))
 					return
 				}
 				l.core.onLanes(time.Now(), lanes)
+			}
+		})
+	}
+	if q := r.Due; q != nil {
+		l.do("Session.Due", func() func() {
+			lanes, err := l.session.Due(l.work, *q)
+			return func() {
+				if err != nil {
+					l.fail(fmt.Errorf("list holds that are due: %w", err))
+					return
+				}
+				l.core.onDue(time.Now(), lanes)
 			}
 		})
 	}
@@ -437,8 +449,8 @@ func (l *loop) silentFrom() (from time.Time) {
 	return from.Add(hangsAfter)
 }
 
-// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages. It returns when
-// it has to look again.
+// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages, and when
+// nothing new is read because too much is set aside. It returns when it has to look again.
 func (l *loop) watchOutage(now time.Time) time.Time {
 	silent := l.silentFrom()
 	l.tell(now, silent)
@@ -452,6 +464,12 @@ func (l *loop) tell(now, silent time.Time) {
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
 		if l.state.change(StateStalled, cause) {
 			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+		}
+		return
+	}
+	if full := l.core.fullBecause(); full != nil {
+		if l.state.change(StateFull, full) {
+			l.relay.cfg.Logger.Warn("too much is set aside", "destination", l.relay.cfg.Name, "error", full)
 		}
 		return
 	}

@@ -82,13 +82,21 @@ func (c *core) settlePages(to prefix) {
 	c.prefix.page -= n
 }
 
-// settledHold drops a hold from memory: it is in the database now.
+// settledHold drops a hold from memory: it is in the database now, and its lane is listed when it is due.
 func (c *core) settledHold(it *item) {
-	l := c.lanes[it.d.Lane()]
-	if len(l.pending) > 0 && l.pending[0] == it {
-		l.pending = l.pending[1:]
-	}
 	c.dirty = true
+	if !it.blocked {
+		c.listBy(it.retryAt)
+	}
+	if !it.keyed() {
+		return
+	}
+	key := c.stored.key(it.d.Lane())
+	if list := c.pending[key]; len(list) > 1 {
+		c.pending[key] = list[1:]
+	} else {
+		delete(c.pending, key)
+	}
 }
 
 // rewind recomputes the prefix from the settled items.

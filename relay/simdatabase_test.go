@@ -42,7 +42,7 @@ func (d *simDestination) apply(r *simRelay, st *Settlement) error {
 	}
 	for _, h := range st.Hold {
 		d.counts.Held++
-		d.hold(simHold{d: *h.Delivery, retryAt: stored(r, h.RetryAt), blocked: h.Blocked})
+		d.holdBehind(simHold{d: *h.Delivery, retryAt: stored(r, h.RetryAt), blocked: h.Blocked})
 		d.trace("held %d until %v", h.Delivery.Position, h.RetryAt)
 	}
 	for _, m := range st.Dead {
@@ -107,6 +107,15 @@ func (d *simDestination) move(st *Settlement) (delivered int, err error) {
 	d.cursor = through
 	d.trace("cursor at %d", through)
 	return delivered, nil
+}
+
+// holdBehind stores a hold. One that is to wait behind others and has none before it is due at once.
+func (d *simDestination) holdBehind(h simHold) {
+	list := d.holds[h.d.Lane()]
+	if h.retryAt.IsZero() && !h.blocked && (len(list) == 0 || list[0].d.Position > h.d.Position) {
+		h.retryAt = d.now
+	}
+	d.hold(h)
 }
 
 func (d *simDestination) hold(h simHold) {

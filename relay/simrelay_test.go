@@ -71,7 +71,8 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: []int{3 + rng.IntN(20), 10_000}[rng.IntN(2)],
-			MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4), MaxAttempts: 1 + rng.IntN(5),
+			LanesMax: 1 + rng.IntN(6), MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4),
+			MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
 			Outage:      Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
@@ -165,8 +166,11 @@ func (d *simDestination) ask(r *simRelay) error {
 // perform queues what was asked for when it was now by the relay's clock.
 func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	r.dirty, r.wake = false, n.Wake
-	if started := n.Read + len(n.Publish) + n.Lanes; started == 0 && !n.Controls && n.Settle == nil && n.Held == nil && !n.Drained &&
-		!n.Wake.IsZero() && !n.Wake.After(now) && !r.setBack {
+	if r.core.crowded() {
+		d.counts.Crowded++
+	}
+	if started := n.Read + len(n.Publish); started == 0 && !n.Controls && n.Settle == nil && n.Held == nil && n.Lanes == nil &&
+		n.Due == nil && !n.Drained && !n.Wake.IsZero() && !n.Wake.After(now) && !r.setBack {
 		return fmt.Errorf("%s: relay %d has nothing to do and wants to be asked at once: %s", d.name, r.epoch, d.describe())
 	}
 	if n.Read > 0 {
@@ -190,8 +194,11 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	if n.Controls {
 		r.pending = append(r.pending, simAction{"controls", func() error { return d.doControls(r) }})
 	}
-	if n.Lanes > 0 {
-		r.pending = append(r.pending, simAction{"lanes", func() error { return d.doLanes(r, n.Lanes) }})
+	if q := n.Lanes; q != nil {
+		r.pending = append(r.pending, simAction{"lanes", func() error { return d.doLanes(r, q) }})
+	}
+	if q := n.Due; q != nil {
+		r.pending = append(r.pending, simAction{"due", func() error { return d.doDue(r, q) }})
 	}
 	if q := n.Held; q != nil {
 		r.pending = append(r.pending, simAction{"held", func() error { return d.doHeld(r, q) }})
@@ -429,20 +436,51 @@ func (d *simDestination) doSettle(r *simRelay, st *Settlement) error {
 // Times in the database are told as waits: what a relay reads is due by its own clock after as long as by
 // the database's.
 
-func (d *simDestination) doLanes(r *simRelay, limit int) error {
+func (d *simDestination) doLanes(r *simRelay, q *lanesQuery) error {
 	if r.epoch != d.epoch && d.rng.IntN(2) == 0 {
 		r.gone = true
 		return nil
 	}
-	var list []HeldLane
+	var list []string
 	for _, lane := range sortedKeys(d.holds) {
-		h := d.holds[lane][0]
-		list = append(list, HeldLane{Lane: lane, Shard: h.d.Shard, Due: h.dueAt(r), Blocked: h.blocked})
-		if len(list) == limit {
-			break
+		head := &d.holds[lane][0]
+		if lane <= q.After || head.d.OrderingKey() == "" || len(list) == q.Limit {
+			continue
 		}
+		if head.retryAt.IsZero() && !head.blocked {
+			head.retryAt = d.now
+			d.counts.Healed++
+		}
+		list = append(list, lane)
 	}
 	r.core.onLanes(d.clock(r), list)
+	return nil
+}
+
+// doDue lists heads by the index over those that have a time of their own.
+func (d *simDestination) doDue(r *simRelay, q *DueQuery) error {
+	var due, later []HeldLane
+	listed := map[Route]bool{}
+	heads := sortedKeys(d.holds)
+	slices.SortStableFunc(heads, func(a, b string) int { return d.holds[a][0].retryAt.Compare(d.holds[b][0].retryAt) })
+	for _, lane := range heads {
+		head := d.holds[lane][0]
+		h := HeldLane{Lane: lane, Shard: head.d.Shard, Due: head.dueAt(r), Route: routeOf(&head.d.Message)}
+		if h.Due.IsZero() || head.blocked || q.Omits(lane, h.Route) {
+			continue
+		}
+		probe := slices.Contains(q.Probes, h.Route)
+		switch {
+		case (probe || head.retryAt.After(d.now)) && listed[h.Route]:
+		case head.retryAt.After(d.now):
+			later = append(later, h)
+			listed[h.Route] = true
+		case probe || len(due) < q.Limit:
+			due = append(due, h)
+			listed[h.Route] = listed[h.Route] || probe
+		}
+	}
+	r.core.onDue(d.clock(r), append(due, later...))
 	return nil
 }
 
@@ -511,13 +549,12 @@ func (d *simDestination) describe() string {
 	c := d.owner().core
 	now := d.clock(d.owner())
 	var b strings.Builder
-	fmt.Fprintf(&b, "cursor at %d of %d, %d lanes held; unsettled %d, reading %v, working %v, crowded %v, outage %+v\n",
-		d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.crowded, c.outage)
+	fmt.Fprintf(&b, "cursor at %d of %d, %d lanes held; unsettled %d, reading %v, working %v, %d lanes stored, to be listed in %v, "+
+		"outage %+v\n", d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.stored.size(), c.listAt.Sub(now), c.outage)
 	for _, name := range sortedKeys(c.lanes) {
 		l := c.lanes[name]
-		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v blocked %v barrier %v\n", name, l.mode,
-			len(l.queue), len(l.pending),
-			l.flying, l.due.Sub(now), l.blocked, l.barrier != nil)
+		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v barrier %v\n", name, l.mode,
+			len(l.queue), len(c.pending[c.stored.key(name)]), l.flying, l.due.Sub(now), l.barrier != nil)
 	}
 	for _, lane := range sortedKeys(d.holds) {
 		h := d.holds[lane]

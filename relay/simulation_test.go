@@ -89,6 +89,8 @@ type simCounts struct {
 	Jumps                                                                         int // of a clock
 	Deselect                                                                      int // messages that a destination did not want
 	Closed                                                                        int // topics
+	Healed                                                                        int // heads without a time of their own
+	Crowded                                                                       int // times that a relay remembers too many lanes
 	Paused, Throttled                                                             int // by an operator
 	Parted                                                                        int // topics that stayed closed while the others finished
 	// destinations that were away while all others finished
@@ -100,6 +102,7 @@ func (c *simCounts) faults() map[string]*int {
 	return map[string]*int{
 		"deliveries": &c.Delivered, "duplicates": &c.Duplicates, "dead letters": &c.Dead, "holds": &c.Held, "crashes": &c.Crashes,
 		"zombies": &c.Zombies, "outages": &c.Outages, "operators": &c.Requeued, "stops": &c.Stops, "clocks that jump": &c.Jumps,
+		"heads without a time": &c.Healed, "relays that remember too many lanes": &c.Crowded,
 		"pauses": &c.Paused, "throttles": &c.Throttled, "closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
 		"filters": &c.Deselect, "a destination that is away to the end": &c.Outlived,
 	}

@@ -1,7 +1,7 @@
 package relay
 
 import (
-	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,13 +11,13 @@ import (
 // Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written
 // to.
 
-// route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
-// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see wronged.
-type route struct {
-	topic, aggregateType, eventType string
+// Route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
+// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see core.wronged.
+type Route struct {
+	Topic, AggregateType, EventType string
 }
 
-func routeOf(m *outbox.Message) route { return route{m.Topic, m.AggregateType, m.EventType} }
+func routeOf(m *outbox.Message) Route { return Route{m.Topic, m.AggregateType, m.EventType} }
 
 // closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the
 // end. A pause is one without a cause, and nothing moves its end but the controls.
@@ -26,6 +26,8 @@ type closed struct {
 	until    time.Time
 	failures int
 	cause    error
+	waiting  int  // lanes in memory whose head waits for its end
+	over     bool // a message of the route has been accepted
 }
 
 // lasts reports whether o, which may be nil, still keeps messages from being published.
@@ -67,6 +69,10 @@ func (c *core) shut(now time.Time, it *item) {
 		c.closed[r.clone()] = o
 	}
 	o.cause = it.err
+	if len(c.refused) >= maxRefused {
+		clear(c.refused) // each is refused once more before its failures count
+	}
+	c.refused[c.stored.key(it.d.Lane())] = o
 	if !now.Before(o.until) { // it has just begun, or the answer took longer than the pause
 		o.until = now.Add(c.cfg.Outage.delay(o.failures, c.rand()))
 	}
@@ -76,25 +82,28 @@ func (c *core) shut(now time.Time, it *item) {
 	c.setAside(now, it)
 }
 
+// maxRefused bounds what is remembered of messages that were refused because of their topics.
+const maxRefused = 10_000
+
 // wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others
 // of its route since it said so the last time. Then it is up to the message: the failure counts.
 func (c *core) wronged(it *item) bool {
-	l := c.lanes[it.d.Lane()]
-	if !l.opened {
-		return false
+	key := c.stored.key(it.d.Lane())
+	if o := c.refused[key]; o != nil && o.over {
+		delete(c.refused, key)
+		it.d.Attempts++
+		return true
 	}
-	l.opened = false
-	it.d.Attempts++
-	return true
+	return false
 }
 
 // clone returns a route that doesn't point into the memory of a page.
-func (r route) clone() route {
-	return route{strings.Clone(r.topic), strings.Clone(r.aggregateType), strings.Clone(r.eventType)}
+func (r Route) clone() Route {
+	return Route{strings.Clone(r.Topic), strings.Clone(r.AggregateType), strings.Clone(r.EventType)}
 }
 
 // open ends the outage of the route that a message was accepted by.
-func (c *core) open(it *item) {
+func (c *core) open(now time.Time, it *item) {
 	if len(c.closed) == 0 {
 		return
 	}
@@ -104,55 +113,75 @@ func (c *core) open(it *item) {
 		return
 	}
 	delete(c.closed, r)
-	c.reopen(o)
+	o.over = true
+	c.reopen(now, o)
 }
 
-// reopen lets lanes go on that wait for the end of o.
-func (c *core) reopen(o *closed) {
+// reopen lets lanes go on that wait for the end of o, in memory and in the database.
+func (c *core) reopen(now time.Time, o *closed) {
 	c.dirty = true
+	c.listBy(now)
 	for _, l := range c.lanes {
-		if l.closed != o {
-			continue
-		}
-		l.closed, l.opened = nil, o.cause != nil
-		if l.mode == laneRetry {
+		if l.closed == o {
+			l.await(nil)
 			l.due = time.Time{}
 		}
 	}
 }
 
-// await has the lane of it, its head, wait for the end of an outage. In the database the head is due when the topic is
-// asked for next: after a crash the next relay finds out by itself whether the outage has ended.
-func (c *core) await(now time.Time, it *item, o *closed) {
+// setAsideFor has the lane of it, its head, wait for the end of an outage. In the database the head is due when the
+// topic is asked for next: after a crash the next relay finds out by itself whether the outage has ended.
+func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
 	c.dirty = true
 	l := c.lanes[it.d.Lane()]
+	at := o.until
+	if soon := now.Add(c.cfg.Outage.Max); o.cause == nil && soon.Before(at) {
+		at = soon // a pause may end before its time
+	}
+	it.err = o.cause
 	switch {
 	case it.held:
-		c.unload(l)
-		l.due = now
+		c.retryHeld(l, it, at, false)
 	case now.Sub(o.since) > c.cfg.HoldAfter || o.until.Sub(now) > c.cfg.HoldAfter || c.draining:
-		at := o.until
-		if soon := now.Add(c.cfg.Outage.Max); o.cause == nil && soon.Before(at) {
-			at = soon // a pause may end before its time
-		}
-		it.err = o.cause
 		c.hold(l, at, false)
 	default:
 		l.due = o.until
+		l.await(o)
 	}
-	l.closed = o
 }
 
-// forgetClosed ends outages that nothing waits for, as when an operator has discarded it: no probe would end them.
-func (c *core) forgetClosed(now time.Time) {
-	if len(c.closed) == 0 {
+// endOutages ends those that nothing waits for, as when an operator has discarded it: no probe would end them. list is
+// what the database has found for q.
+func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
+	if len(q.Probes) == 0 {
 		return
 	}
-	waiting := make(map[*closed]bool)
-	for _, l := range c.lanes {
-		waiting[l.closed] = true
+	found := make(map[Route]bool, len(list))
+	for i := range list {
+		found[list[i].Route] = true
 	}
-	maps.DeleteFunc(c.closed, func(_ route, o *closed) bool { return !waiting[o] && !o.lasts(now) })
+	for _, r := range q.Probes {
+		if o := c.closed[r]; o != nil && !found[r] && o.waiting == 0 && !o.lasts(now) && !c.publishing(r) {
+			delete(c.closed, r)
+		}
+	}
+}
+
+// publishing reports whether a message of a route is in flight.
+func (c *core) publishing(r Route) bool {
+	return slices.ContainsFunc(c.stripes, func(s stripe) bool {
+		return s.inFlight != nil && slices.ContainsFunc(s.inFlight.Batch, func(m *outbox.Message) bool { return routeOf(m) == r })
+	})
+}
+
+// await notes the outage that the head of a lane waits for; nil for none.
+func (l *lane) await(o *closed) {
+	if l.closed != nil {
+		l.closed.waiting--
+	}
+	if l.closed = o; o != nil {
+		o.waiting++
+	}
 }
 
 // dueAt is when the next message of a lane may be published.

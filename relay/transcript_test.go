@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,7 +26,8 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, gone (its topic is), down, skip per message;
 //	                       "fail+5s", "gone+5s" and "down+5s" ask for a pause
 //	> settled              the settlement succeeded
-//	> lanes a:1s b:blocked the lanes that have holds and when they are due
+//	> lanes a b            a page of the lanes that have holds; no more if it is empty
+//	> due a:1s b@u:0s      lanes with holds, when they are due, and the topics of their heads
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
 //	> held a a3~ b4@u~     holds that are sent once more: a replay
 //	> held a notyet:1s     they can't be had for 1 s
@@ -73,8 +75,8 @@ func replay(t *testing.T, script string) string {
 	p := &player{t: t, now: start, start: start, calls: map[int]*call{}}
 	cfg := coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
-		MaxHeldLanes: 100,
-		MaxLoaded:    10, HeldMax: 4, HeldLanes: 1, MaxAttempts: 3, OnExhausted: DeadLetter,
+		MaxHeldLanes: 100, LanesMax: 5,
+		MaxLoaded: 10, HeldMax: 4, HeldLanes: 1, MaxAttempts: 3, OnExhausted: DeadLetter,
 		Backoff:   Backoff{Initial: 400 * time.Millisecond, Max: 10 * time.Second},
 		Outage:    Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
 		HoldAfter: 500 * time.Millisecond, SettleDelay: 10 * time.Millisecond, Resync: time.Hour,
@@ -124,6 +126,8 @@ func (p *player) configure(cfg *coreConfig, words []string) {
 			cfg.Select = func(m *outbox.Message) bool { return m.Topic == value }
 		case "inflight":
 			cfg.MaxInFlight = n
+		case "lanes":
+			cfg.MaxHeldLanes = n
 		default:
 			p.t.Fatalf("unknown setting %q", w)
 		}
@@ -149,20 +153,27 @@ func (p *player) tell(words []string) {
 		delete(p.calls, stripe)
 		p.core.onPublished(p.now, k, p.outcomes(args[1:], len(k.Batch)))
 	case verb == "settled":
+		if p.core.settling == nil {
+			p.t.Fatal("nothing is being settled")
+		}
 		p.core.onSettled(p.now)
 	case verb == "lanes":
+		p.core.onLanes(p.now, args)
+	case verb == "due":
+		if p.core.listing == nil {
+			p.t.Fatalf("due lanes were not asked for: %q", words)
+		}
 		var list []HeldLane
 		for _, a := range args {
 			name, due, _ := strings.Cut(a, ":")
-			h := HeldLane{Lane: name}
-			if due == "blocked" {
-				h.Blocked = true
-			} else if due != "" {
-				h.Due = p.now.Add(p.duration(due))
+			name, topic, other := strings.Cut(name, "@")
+			h := HeldLane{Lane: name, Shard: int(name[0] - 'a'), Due: p.now.Add(p.duration(due)), Route: Route{Topic: "t"}}
+			if other {
+				h.Route.Topic = topic
 			}
 			list = append(list, h)
 		}
-		p.core.onLanes(p.now, list)
+		p.core.onDue(p.now, list)
 	case verb == "held" && len(args) == 2 && strings.HasPrefix(args[1], "notyet"):
 		_, due, _ := strings.Cut(args[1], ":")
 		p.core.onHeld(p.now, args[:1], [][]Delivery{NotYet(p.now.Add(p.duration(due)), false)})
@@ -312,8 +323,11 @@ func (p *player) answer(out *strings.Builder) {
 	if r.Controls {
 		out.WriteString("read the controls\n")
 	}
-	if r.Lanes > 0 {
-		out.WriteString("list held lanes\n")
+	if q := r.Lanes; q != nil {
+		out.WriteString("list held lanes" + map[bool]string{true: " after " + q.After}[q.After != ""] + "\n")
+	}
+	if q := r.Due; q != nil {
+		fmt.Fprintf(out, "list due lanes, up to %d%s\n", q.Limit, besides(q))
 	}
 	if r.Held != nil {
 		fmt.Fprintf(out, "load holds of %s, up to %d\n", strings.Join(r.Held.Lanes, ", "), r.Held.Limit)
@@ -324,6 +338,23 @@ func (p *player) answer(out *strings.Builder) {
 	if !r.Wake.IsZero() {
 		fmt.Fprintf(out, "wake in %v\n", r.Wake.Sub(p.now))
 	}
+}
+
+// besides tells which routes and pauses are named in a query.
+func besides(q *DueQuery) string {
+	var closed, probes, paused []string
+	for _, r := range q.Closed {
+		closed = append(closed, " not @"+r.Topic)
+	}
+	for _, r := range q.Probes {
+		probes = append(probes, " one of @"+r.Topic)
+	}
+	for _, pause := range q.Paused {
+		paused = append(paused, " not "+pause.Lane+map[bool]string{true: "@" + pause.Topic}[pause.Topic != ""])
+	}
+	all := slices.Concat(closed, probes, paused)
+	slices.Sort(all)
+	return strings.Join(all, "")
 }
 
 func (p *player) until(h Hold) string {
@@ -350,26 +381,26 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	p := &player{t: t, now: time.Unix(1_700_000_000, 0), calls: map[int]*call{}}
 	p.core = newCore(coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
-		MaxHeldLanes: 100, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
+		MaxHeldLanes: 100, LanesMax: 5, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
 		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
 	}, func() float64 { return 0 })
-	for _, step := range []string{"start", "lanes", "read a1@u b2@u", "done 0 gone gone", "settled", "lanes a:1s b:1s"} {
-		p.tell(strings.Fields(step))
-		p.answer(new(strings.Builder))
+	play := func(steps ...string) {
+		for _, step := range steps {
+			p.tell(strings.Fields(step))
+			p.answer(new(strings.Builder))
+		}
 	}
+	play("start", "lanes", "due", "read a1@u b2@u", "done 0 gone gone", "settled")
+	play("+2s", "due a@u:0s", "held a a1@u", "done 0 gone", "settled")
+	play("+1s", "due b@u:-1s", "held b")
 	if p.core.oldestClosed() == nil {
-		t.Fatal("it has ended while messages wait")
+		t.Fatal("it has ended while a message waits")
 	}
-	for _, step := range []string{"+5s", "lanes a:0s"} {
-		p.tell(strings.Fields(step))
-	}
+	play("due a@u:0s", "held a")
 	if p.core.oldestClosed() == nil {
-		t.Error("it has ended while a message waits")
+		t.Fatal("it has ended before nothing was found")
 	}
-	p.answer(new(strings.Builder))
-	for _, step := range []string{"held a", "lanes"} {
-		p.tell(strings.Fields(step))
-	}
+	play("due")
 	if o := p.core.oldestClosed(); o != nil {
 		t.Errorf("it goes on although nothing waits: %v", o.cause)
 	}

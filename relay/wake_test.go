@@ -24,18 +24,19 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 
 	c.next(now)
 	c.onLanes(now, nil)
-	if r := c.next(now); r.Read == 0 {
-		t.Fatalf("nothing is read: %+v", r)
+	if r := c.next(now); r.Read == 0 || r.Due == nil {
+		t.Fatalf("nothing is read, or no due lanes are listed: %+v", r)
 	}
+	c.onDue(now, nil)
 	c.onRead(now, Batch{Deliveries: []Delivery{m}})
 	probe := c.next(now).Publish
 	c.onRead(now, Batch{})
 	now = now.Add(cfg.core().Resync)
-	if r := c.next(now); r.Lanes == 0 {
+	if r := c.next(now); r.Lanes == nil {
 		t.Fatalf("changed holds are not looked for: %+v", r)
 	}
 	c.onPublished(now, probe[0], []error{outbox.Unavailable(errors.New("nobody answers"))})
-	c.onLanes(now, []HeldLane{{Lane: "k", Blocked: true}})
+	c.onLanes(now, []string{"k"})
 
 	held := false
 	for range 20 {
@@ -44,8 +45,10 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 		case r.Settle != nil:
 			held = held || len(r.Settle.Hold) == 1
 			c.onSettled(now)
-		case r.Lanes > 0:
-			c.onLanes(now, []HeldLane{{Lane: "k", Blocked: true}})
+		case r.Lanes != nil:
+			c.onLanes(now, []string{"k"})
+		case r.Due != nil:
+			c.onDue(now, nil)
 		case r.Read > 0:
 			// The source waits for messages.
 		case len(r.Publish) > 0:

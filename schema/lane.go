@@ -47,3 +47,10 @@ const (
 var LaneSQL = fmt.Sprintf(`(SELECT CASE WHEN octet_length(k.key) > %[1]d / 4 AND octet_length(convert_to(k.key, 'UTF8')) > %[1]d OR starts_with(k.key, '%[2]s')
 	THEN '%[2]s' || encode(sha256(convert_to(k.key, 'UTF8')), 'hex') || ':' || left(k.key, %[3]d) ELSE k.key END
 	FROM (SELECT coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), m.message_id::text)) k (key))`, maxLane, hashedLane, laneStart)
+
+// RouteSQL is a hash of what decides where a row of a relation is published, as the index holds_due has it. Of two
+// routes with one hash, neither is listed while one is closed.
+func RouteSQL(relation string) string {
+	return strings.ReplaceAll(`hashtextextended(m.topic, hashtextextended(coalesce(m.aggregate_type, ''), hashtextextended(coalesce(m.event_type, ''), 0)))`,
+		"m.", relation+".")
+}

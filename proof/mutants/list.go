@@ -68,8 +68,8 @@ var mutants = []mutant{
 	{
 		name:  "lanes wait on when their topic is there",
 		file:  "relay/topics.go",
-		old:   "		l.closed, l.opened = nil, o.cause != nil\n",
-		wrong: "		l.opened = true\n",
+		old:   "	c.dirty = true\n	c.listBy(now)\n	for _, l := range c.lanes {\n",
+		wrong: "	c.dirty = true\n	for _, l := range c.lanes {\n",
 		pkg:   "./relay", run: transcripts,
 	},
 	{
@@ -89,14 +89,14 @@ var mutants = []mutant{
 	{
 		name:  "messages are read before the controls",
 		file:  "relay/core.go",
-		old:   "	if c.cfg.Control > 0 && !now.Before(c.controlAt) {\n",
-		wrong: "	if c.cfg.Control > 0 && c.synced && !now.Before(c.controlAt) {\n",
+		old:   "	case c.cfg.Control > 0 && !now.Before(c.controlAt):\n",
+		wrong: "	case c.cfg.Control > 0 && c.synced && !now.Before(c.controlAt):\n",
 		pkg:   "./relay", run: transcripts,
 	},
 	{
 		name:  "what was paused waits on after its pause",
 		file:  "relay/controls.go",
-		old:   "			c.reopen(o)\n",
+		old:   "			c.reopen(now, o)\n",
 		wrong: "			_ = o\n",
 		pkg:   "./relay", run: transcripts,
 	},
@@ -117,8 +117,8 @@ var mutants = []mutant{
 	{
 		name:  "a message that leads nowhere is never at fault",
 		file:  "relay/topics.go",
-		old:   "	l.opened = false\n	it.d.Attempts++\n	return true\n",
-		wrong: "	return false\n",
+		old:   "		it.d.Attempts++\n		return true\n",
+		wrong: "		return false\n",
 		pkg:   "./relay", run: transcripts,
 	},
 	{
@@ -138,17 +138,15 @@ var mutants = []mutant{
 	{
 		name:  "holds are forgotten on restart",
 		file:  "relay/core.go",
-		old:   "	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded &&",
-		wrong: "	return !c.reading && !c.draining && c.stopped == nil && !c.crowded &&",
+		old:   "	return !c.reading && !c.draining && c.stopped == nil && c.synced && !c.crowded() &&",
+		wrong: "	return !c.reading && !c.draining && c.stopped == nil && !c.crowded() &&",
 		pkg:   "./relay", run: simulation,
 	},
 	{
 		name: "a held key is overtaken",
 		file: "relay/core.go",
-		old:  "		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, time.Time{}, false\n",
-		wrong: "		if l.mode == laneHeld && it.d.Position%3 == 0 {\n			return " +
-			"false\n		}\n		if l.mode == laneHeld {\n			it.state, it.retryAt, it.blocked = toHold, " +
-			"time.Time{}, false\n",
+		old:  "		case l != nil || c.stored.has(it):\n",
+		wrong: "		case (l != nil || c.stored.has(it)) && it.d.Position%3 > 0:\n",
 		pkg: "./relay", run: simulation,
 	},
 	{
@@ -162,9 +160,86 @@ var mutants = []mutant{
 	{
 		name:  "a released lane loses what waited to be held",
 		file:  "relay/lanes.go",
-		old:   "	l.queue, l.pending = l.pending, nil\n",
-		wrong: "	l.pending = nil\n",
+		old:   "	l.queue = c.pending[key]\n",
+		wrong: "",
 		pkg:   "./relay", run: simulation,
+	},
+	{
+		name:  "lanes are forgotten when they are in the database",
+		file:  "relay/outcomes.go",
+		old:   "		c.stored.add(key)\n",
+		wrong: "",
+		pkg:   "./relay", run: simulation,
+	},
+	{
+		name:  "only the first page of held lanes is known",
+		file:  "relay/stored.go",
+		old:   "	if len(list) == 0 {\n		c.synced",
+		wrong: "	if true {\n		c.synced",
+		pkg:   "./relay", run: simulation,
+	},
+	{
+		name:  "all lanes are forgotten while messages are read",
+		file:  "relay/stored.go",
+		old:   " || len(c.pages) > 0 || c.reading || ",
+		wrong: " || ",
+		pkg:   "./relay", run: simulation,
+	},
+	{
+		name:  "a relay that remembers all it may reads on",
+		file:  "relay/core.go",
+		old:   "c.synced && !c.crowded() && c.pausedUntil",
+		wrong: "c.synced && c.pausedUntil",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "the lanes after the first page are never due",
+		file:  "relay/stored.go",
+		old:   "		c.listBy(now) // there are more\n",
+		wrong: "",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "all lanes of a missing topic ask at once",
+		file:  "relay/stored.go",
+		old:   "o != nil && (o.lasts(now) || o.waiting > 0)",
+		wrong: "o != nil && o.lasts(now)",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "what waits for a topic is loaded again and again",
+		file:  "relay/stored.go",
+		old:   "		if o.lasts(now) || o.waiting > 0 {\n",
+		wrong: "		if false {\n",
+		pkg:   "./relay", run: transcripts,
+	},
+	{
+		name:  "messages without a key are remembered",
+		file:  "relay/outcomes.go",
+		old:   "	if it.keyed() {\n		key",
+		wrong: "	if true {\n		key",
+		pkg:   "./relay", run: "TestHeldMessagesCostAFewBytesEach",
+	},
+	{
+		name:  "a head without a time is never due again",
+		file:  "relay/polling/due.go",
+		old:   "			if untimed {\n",
+		wrong: "			if untimed && false {\n",
+		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
+	},
+	{
+		name:  "what waits behind discarded holds is never due",
+		file:  "relay/polling/holds.go",
+		old:   "CASE WHEN o.first AND",
+		wrong: "CASE WHEN false AND",
+		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
+	},
+	{
+		name:  "what waits for a closed topic stands before what is due",
+		file:  "relay/polling/due.go",
+		old:   "	WHERE route NOT IN (SELECT",
+		wrong: "	WHERE true OR route NOT IN (SELECT",
+		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
 	},
 	{
 		name:  "a delayed message goes out at once",
@@ -176,8 +251,8 @@ var mutants = []mutant{
 	{
 		name:  "memory is not bounded",
 		file:  "relay/core.go",
-		old:   "		c.unsettled+c.cfg.ReadMax <= c.cfg.MaxInFlight && c.bytes < c.cfg.MaxInFlightBytes &&\n",
-		wrong: "		c.bytes < c.cfg.MaxInFlightBytes &&\n",
+		old:   "	return c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes\n",
+		wrong: "	return c.bytes >= c.cfg.MaxInFlightBytes\n",
 		pkg:   "./relay", run: simulation,
 	},
 	{

@@ -1,6 +1,8 @@
 package mapped
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,18 +17,22 @@ type holds struct {
 	whole   bool
 	changed func() // called after each change, without mu
 
-	mu    sync.Mutex
-	lanes map[string]*heldLane
-	count int
+	mu     sync.Mutex
+	lanes  map[string]*heldLane
+	routes map[relay.Route]relay.Route // one copy of each
+	count  int
 }
 
 type heldLane struct {
 	shard int
+	keyed bool
 	list  []hold
+	later time.Time // its first row can't be had before
 }
 
 type hold struct {
 	entry
+	route    relay.Route
 	position int64
 	attempts int
 	due      time.Time // zero: it waits behind its head
@@ -40,7 +46,7 @@ type hold struct {
 }
 
 func newHolds(changed func()) *holds {
-	return &holds{lanes: make(map[string]*heldLane), changed: changed}
+	return &holds{lanes: make(map[string]*heldLane), routes: make(map[relay.Route]relay.Route), changed: changed}
 }
 
 func (h *holds) size() int {
@@ -58,11 +64,11 @@ func (h *holds) add(e entry, x *relay.Hold) {
 	name := d.Lane()
 	l := h.lanes[name]
 	if l == nil {
-		l = &heldLane{shard: d.Shard}
-		h.lanes[name] = l
+		l = &heldLane{shard: d.Shard, keyed: d.OrderingKey() != ""}
+		h.lanes[strings.Clone(name)] = l // a part of a row's memory would keep all of it
 	}
-	added := hold{entry: e, position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked, since: time.Now(),
-		written: d.CreatedAt}
+	added := hold{entry: e, route: h.route(d), position: d.Position, attempts: d.Attempts, due: x.RetryAt, blocked: x.Blocked,
+		since: time.Now(), written: d.CreatedAt}
 	if d.DeliverAt.After(added.written) {
 		added.written = d.DeliverAt
 	}
@@ -119,6 +125,18 @@ func (h *holds) account() (a mapping.Account) {
 		}
 	}
 	return a
+}
+
+func (h *holds) route(d *relay.Delivery) relay.Route {
+	of := relay.Route{Topic: d.Topic, AggregateType: d.AggregateType, EventType: d.EventType}
+	kept, ok := h.routes[of]
+	if !ok {
+		kept = relay.Route{
+			Topic: strings.Clone(d.Topic), AggregateType: strings.Clone(d.AggregateType), EventType: strings.Clone(d.EventType),
+		}
+		h.routes[kept] = kept
+	}
+	return kept
 }
 
 // find returns what is known of a row that is held.
@@ -205,18 +223,56 @@ func (h *holds) above(from int64, ids []string) []string {
 	return ids
 }
 
-// heads lists lanes, at most limit.
-func (h *holds) heads(limit int) (lanes []relay.HeldLane) {
+// names lists the lanes of keys after a lane, at most limit.
+func (h *holds) names(after string, limit int) (lanes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, l := range h.lanes {
-		if len(lanes) == limit {
-			break
+		if l.keyed && name > after {
+			lanes = append(lanes, name)
 		}
-		head := &l.list[0]
-		lanes = append(lanes, relay.HeldLane{Lane: name, Shard: l.shard, Due: head.due, Blocked: head.blocked})
 	}
-	return lanes
+	slices.Sort(lanes)
+	return lanes[:min(limit, len(lanes))]
+}
+
+// due lists lanes by the times of their heads.
+func (h *holds) due(now time.Time, q *relay.DueQuery) []relay.HeldLane {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var due []relay.HeldLane
+	first := make(map[relay.Route]relay.HeldLane) // of probes, and of what is due later
+	for name, l := range h.lanes {
+		head := &l.list[0]
+		if head.blocked || q.Omits(name, head.route) {
+			continue
+		}
+		x := relay.HeldLane{Lane: name, Shard: l.shard, Due: head.due, Route: head.route}
+		if l.later.After(x.Due) {
+			x.Due = l.later
+		}
+		if !x.Due.After(now) && !slices.Contains(q.Probes, head.route) {
+			due = append(due, x)
+		} else if best, ok := first[head.route]; !ok || x.Due.Before(best.Due) {
+			first[head.route] = x
+		}
+	}
+	slices.SortFunc(due, func(a, b relay.HeldLane) int { return a.Due.Compare(b.Due) })
+	due = due[:min(q.Limit, len(due))]
+	for _, x := range first {
+		due = append(due, x)
+	}
+	return due
+}
+
+// notYet notes that a lane's first row can't be had before due. The relay is told so.
+func (h *holds) notYet(lane string, due time.Time) []relay.Delivery {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.lanes[lane]; l != nil {
+		l.later = due
+	}
+	return relay.NotYet(due, false)
 }
 
 // blocked returns the heads that wait for an operator.

@@ -168,7 +168,7 @@ func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held [
 			return held, err
 		}
 		if left := s.holds.first(lane, 1); len(left) > 0 && left[0].ref == list[0].ref {
-			return relay.NotYet(now.Add(5*soon), false), nil
+			return s.holds.notYet(lane, now.Add(5*soon)), nil
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -101,11 +102,11 @@ func (s *logSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		return relay.Batch{}, err
 	}
 	ds, err := s.take(ctx, limit)
-	return relay.Batch{Deliveries: ds}, err
+	return relay.Batch{Deliveries: ds, Full: s.full()}, err
 }
 
 func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, err error) {
-	if s.full() {
+	if s.full() != nil {
 		return nil, dial.Pause(ctx, s.source.cfg.PollIdle)
 	}
 	var rows []*logRow
@@ -131,11 +132,15 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 	return ds, err
 }
 
-// full means that no more may be read: too many messages are set aside, or wait behind those.
-func (s *logSession) full() bool {
+// full says why no more may be read: too many messages are set aside, or wait behind those.
+func (s *logSession) full() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.holds.size() >= s.source.cfg.MaxHolds || len(s.entries) >= runAheadOfLog && s.entries[0].held
+	if len(s.entries) >= runAheadOfLog && s.entries[0].held {
+		return fmt.Errorf("%d messages were read behind one that is set aside, and the log can't be released before that one ends: "+
+			"nothing new is read, of any key, until it is delivered or dead", len(s.entries))
+	}
+	return s.source.fullOf(s.holds.size())
 }
 
 // Settle stores dead letters, and then tells the server up to where everything is settled. A crash between the two
@@ -233,8 +238,12 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 
 // Lanes lists the lanes of messages that wait. The table has no column by which an operator could release a blocked
 // lane.
-func (s *logSession) Lanes(_ context.Context, limit int) ([]relay.HeldLane, error) {
-	return s.holds.heads(limit), s.failure()
+func (s *logSession) Lanes(_ context.Context, after string, limit int) ([]string, error) {
+	return s.holds.names(after, limit), s.failure()
+}
+
+func (s *logSession) Due(_ context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
+	return s.holds.due(time.Now(), &q), s.failure()
 }
 
 func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {

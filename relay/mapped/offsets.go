@@ -235,10 +235,14 @@ func split2(names []partName) (topics []string, partitions []int64) {
 func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, error) {
 	s.mu.Lock()
 	var open []*part
+	s.full = nil
 	for _, p := range s.parts {
 		if !p.full(s.source.cfg.MaxHolds) {
 			open = append(open, p)
+			continue
 		}
+		s.full = fmt.Errorf("topic %.200q, partition %d: %d messages were read behind one that is set aside, and MaxHolds allows no more: "+
+			"nothing new of this partition is read until that one is delivered or dead", p.name.topic, p.name.partition, len(p.entries))
 	}
 	// The parts with the fewest messages on their way are read first.
 	sort.Slice(open, func(i, j int) bool { return len(open[i].entries) < len(open[j].entries) })

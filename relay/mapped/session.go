@@ -45,6 +45,7 @@ type session struct {
 	holds    *holds
 	own      []uint32       // the server processes that hold our locks
 	controls relay.Controls // as they were read last
+	released time.Time      // when we looked last whether blocked rows were released
 	free     freeLists
 
 	// Only Next uses the rest.
@@ -53,6 +54,7 @@ type session struct {
 	pace    pace
 	last    *page            // that was read
 	rest    []relay.Delivery // of last: not returned yet
+	full    error            // why no more, or not all, is read
 }
 
 // begin keeps the session's connection alive by keep, for the strategy that embeds it.
@@ -85,20 +87,27 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 			return relay.Batch{}, err
 		}
 		var err error
-		if s.rest, err = s.strategy.take(ctx, limit); err != nil {
-			return relay.Batch{}, err
+		if s.rest, err = s.strategy.take(ctx, limit); err != nil || len(s.rest) == 0 && s.full != nil {
+			return relay.Batch{Full: s.full}, err
 		}
 		s.last = &page{deliveries: s.rest}
 		s.last.users.Store(1)
 	}
 	page := s.last
-	return reuse.Cut(&s.rest, limit, &page.users, func() { page.recycle(&s.free) }), nil
+	b := reuse.Cut(&s.rest, limit, &page.users, func() { page.recycle(&s.free) })
+	b.Full = s.full
+	return b, nil
 }
 
 // Lanes lists the lanes with messages that wait in this relay. Rows that another relay has taken since are noticed when
 // they are due.
-func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
-	if blocked := s.holds.blocked(); len(blocked) > 0 {
+func (s *session) Lanes(_ context.Context, after string, limit int) ([]string, error) {
+	return s.holds.names(after, limit), s.strategy.failure()
+}
+
+// Due first looks which blocked rows operators have released, about once a second.
+func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
+	if blocked := s.holds.blocked(); len(blocked) > 0 && time.Since(s.released) > time.Second {
 		err := s.strategy.do(ctx, func(conn *pgx.Conn) error {
 			refs, err := s.table.released(ctx, conn, blocked)
 			for _, ref := range refs {
@@ -109,8 +118,9 @@ func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error
 		if err != nil {
 			return nil, err
 		}
+		s.released = time.Now()
 	}
-	return s.holds.heads(limit), s.strategy.failure()
+	return s.holds.due(time.Now(), &q), s.strategy.failure()
 }
 
 // Controls returns nothing where operators have no place to ask: without a name, or without our schema.
@@ -140,7 +150,7 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 	if err := s.storeLater(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.holds.size()+len(s.later.all()) >= s.source.cfg.MaxHolds {
+	if s.full = s.source.fullOf(s.holds.size() + len(s.later.all())); s.full != nil {
 		s.pace.polled(false, false)
 		return nil, nil, nil
 	}

@@ -171,10 +171,12 @@ func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) err
 
 // takeForBatch waits until another transaction may be opened.
 func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
-	if s.holds.size() < s.source.cfg.MaxHolds {
-		if l, err := s.idleLink(ctx, false); l != nil || err != nil {
-			return l, err
-		}
+	if s.full = s.source.fullOf(s.holds.size()); s.full != nil {
+		s.pace.polled(false, false)
+		return nil, nil
+	}
+	if l, err := s.idleLink(ctx, false); l != nil || err != nil {
+		return l, err
 	}
 	select {
 	case <-ctx.Done():
@@ -362,14 +364,14 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		return nil, nil
 	}
 	if list = s.unlocked(list); len(list) == 0 {
-		return relay.NotYet(time.Now().Add(soon), false), nil
+		return s.holds.notYet(lane, time.Now().Add(soon)), nil
 	}
 	l, err := s.idleLink(ctx, true)
 	if err != nil {
 		return nil, err
 	}
 	if l == nil {
-		return relay.NotYet(time.Now().Add(soon), false), nil
+		return s.holds.notYet(lane, time.Now().Add(soon)), nil
 	}
 	var held []relay.Delivery
 	err = l.do(func(conn *pgx.Conn) error {
@@ -398,7 +400,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	if due(held) == 0 {
 		s.giveBack(l)
 		if len(held) == 0 && len(s.holds.first(lane, 1)) > 0 {
-			return relay.NotYet(time.Now().Add(soon), false), nil
+			return s.holds.notYet(lane, time.Now().Add(soon)), nil
 		}
 		return held, nil
 	}

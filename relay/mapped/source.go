@@ -193,3 +193,12 @@ func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what strin
 func (s *Source) lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Lease)
 }
+
+// fullOf says why nothing new is read if n messages are set aside; nil if there may be more.
+func (s *Source) fullOf(n int) error {
+	if n < s.cfg.MaxHolds {
+		return nil
+	}
+	return fmt.Errorf("%d messages are set aside for later attempts, and MaxHolds allows no more: nothing new is read, of any key, "+
+		"until some of them are delivered or dead", n)
+}

@@ -18,43 +18,9 @@ import (
 // The times of holds cross the connection as durations from now, each side counting by its own clock: the clocks of
 // database and relay need not agree.
 
-// heldLanesSQL walks from lane to lane along the primary key. It costs one step per lane, however many holds are behind
-// each head.
-const heldLanesSQL = `
-WITH RECURSIVE heads AS (
-	(SELECT h.lane, h.shard, h.retry_at FROM outbox.holds h
-	WHERE h.destination = $1 ORDER BY h.lane, h.id LIMIT 1)
-	UNION ALL
-	SELECT n.lane, n.shard, n.retry_at FROM heads, LATERAL (
-		SELECT h.lane, h.shard, h.retry_at FROM outbox.holds h
-		WHERE h.destination = $1 AND h.lane > heads.lane ORDER BY h.lane, h.id LIMIT 1
-	) n
-)
-SELECT lane, shard::integer, ` + waitSQL + ` FROM heads
-WHERE shard BETWEEN $2::smallint AND $3::smallint LIMIT $4`
-
 // waitSQL is how long a hold has to wait, in microseconds, and whether it waits for an operator.
 const waitSQL = `CASE WHEN isfinite(retry_at) THEN (extract(epoch FROM retry_at - clock_timestamp()) * 1000000)::bigint END,
 	retry_at IS NOT NULL AND retry_at = 'infinity'`
-
-func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups, limit int) ([]relay.HeldLane, error) {
-	now := time.Now()
-	first, last := schema.Shards(group, groups)
-	rows, err := conn.Query(ctx, heldLanesSQL, destination, first, last, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list held lanes: %w", err)
-	}
-	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l relay.HeldLane, err error) {
-		var wait *int64
-		err = row.Scan(&l.Lane, &l.Shard, &wait, &l.Blocked)
-		l.Due = due(now, wait)
-		return l, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list held lanes: %w", err)
-	}
-	return lanes, nil
-}
 
 func due(now time.Time, wait *int64) time.Time {
 	if wait == nil {
@@ -204,12 +170,15 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 const kept = schema.MessageColumns
 
 // holdSQL copies messages, found by their position in the index, into the holds. The client names the lane, because it
-// has decided by that name which message waits behind which. A conflict can only be with the same message.
+// has decided by that name which message waits behind which. A conflict can only be with the same message. The first of
+// its lane here is due at once if it is to wait behind others and there are none.
 const holdSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
-SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, ` + retryAtSQL + `, o.error
-FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[]::uuid[], $5::text[], $6::integer[], $7::bigint[], $8::boolean[], $9::text[])
-	o (xid, id, message, lane, attempts, wait, blocked, error)
+SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, CASE WHEN o.first AND NOT o.blocked AND o.wait IS NULL AND NOT EXISTS (
+		SELECT FROM outbox.holds h WHERE h.destination = $1 AND h.lane = o.lane AND (h.id, h.message_id) < (m.id, m.message_id))
+	THEN clock_timestamp() ELSE ` + retryAtSQL + ` END, o.error
+FROM unnest($2::text[]::xid8[], $3::bigint[], $4::text[]::uuid[], $5::text[], $6::integer[], $7::bigint[], $8::boolean[], $9::text[], $10::boolean[])
+	o (xid, id, message, lane, attempts, wait, blocked, error, first)
 JOIN LATERAL (SELECT * FROM outbox.messages m WHERE m.xid = o.xid AND m.id = o.id AND m.message_id = o.message) m ON true
 ON CONFLICT (destination, lane, id, message_id) DO UPDATE SET
 	attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
@@ -219,12 +188,15 @@ const retryAtSQL = `CASE WHEN o.blocked THEN 'infinity' ELSE clock_timestamp() +
 func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 	c := newOutcomeColumns(tx, len(o.settlement.Hold))
 	now := time.Now()
-	for _, h := range o.settlement.Hold {
+	seen := make(map[string]bool, len(o.settlement.Hold))
+	first := make([]bool, len(o.settlement.Hold))
+	for i, h := range o.settlement.Hold {
 		c.add(h.Delivery, h.Err)
 		c.addRetry(now, &h)
+		first[i], seen[c.lanes[i]] = !seen[c.lanes[i]], true
 	}
 	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL),
-		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors)
+		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors, first)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
 
@@ -311,8 +283,9 @@ func (o outcomes) delivered(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// heldRetrySQL keeps the last error of a hold that waits for something else now, as for the end of a pause.
 const heldRetrySQL = `
-UPDATE outbox.holds h SET attempts = o.attempts, retry_at = ` + retryAtSQL + `, error = o.error
+UPDATE outbox.holds h SET attempts = o.attempts, retry_at = ` + retryAtSQL + `, error = coalesce(o.error, h.error)
 FROM unnest($2::text[], $3::bigint[], $4::text[]::uuid[], $5::integer[], $6::bigint[], $7::boolean[], $8::text[])
 	o (lane, id, message_id, attempts, wait, blocked, error)
 WHERE ` + sameHoldSQL

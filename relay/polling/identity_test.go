@@ -89,11 +89,11 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	if err := s.Settle(t.Context(), relay.Settlement{Through: d, Hold: []relay.Hold{{Delivery: d, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}
-	lanes, err := s.Lanes(t.Context(), 10)
+	lanes, err := s.Lanes(t.Context(), "", 10)
 	if err != nil || len(lanes) != 1 {
 		t.Fatal(lanes, err)
 	}
-	held, err := s.Held(t.Context(), lanes[0].Lane, 10)
+	held, err := s.Held(t.Context(), lanes[0], 10)
 	if err != nil || len(held) != 1 || !strings.HasPrefix(held[0].Key, "c4ca4238a0b923820dcc509a6f75849b") || len(held[0].Key) != 400*32 {
 		t.Fatal(held, err)
 	}

@@ -217,9 +217,17 @@ func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func (s *regroupSession) Lanes(ctx context.Context, limit int) (lanes []relay.HeldLane, err error) {
+func (s *regroupSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, err error) {
 	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
-		lanes, err = heldLanes(ctx, conn, s.source.destination, 0, 1, limit)
+		lanes, err = heldLanes(ctx, conn, s.source.destination, 0, 1, after, limit)
+		return err
+	})
+	return lanes, err
+}
+
+func (s *regroupSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {
+	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
+		lanes, err = dueLanes(ctx, conn, s.source.destination, 0, 1, &q)
 		return err
 	})
 	return lanes, err

@@ -568,9 +568,17 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 	return nil
 }
 
-func (s *snapshotSession) Lanes(ctx context.Context, limit int) (lanes []relay.HeldLane, err error) {
+func (s *snapshotSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, err error) {
 	err = s.lease.query(func(conn *pgx.Conn) error {
-		lanes, err = heldLanes(ctx, conn, s.source.destination, s.group, s.groups, limit)
+		lanes, err = heldLanes(ctx, conn, s.source.destination, s.group, s.groups, after, limit)
+		return err
+	})
+	return lanes, err
+}
+
+func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {
+	err = s.lease.query(func(conn *pgx.Conn) error {
+		lanes, err = dueLanes(ctx, conn, s.source.destination, s.group, s.groups, &q)
 		return err
 	})
 	return lanes, err

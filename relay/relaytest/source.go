@@ -134,6 +134,8 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	if !h.CallsForHolds {
 		run("a hold waits, is tried again and ends", (*sourceCase).holds)
 		run("the head of a lane speaks for it", (*sourceCase).lanes)
+		run("lanes are listed by time, without closed and paused ones", (*sourceCase).dueLanes)
+		run("a message that waits behind nothing is due", (*sourceCase).holdBehindNothing)
 	}
 	if !h.OneDestination {
 		run("each destination has a cursor of its own", (*sourceCase).destinations)
@@ -307,12 +309,35 @@ func (s *sourceSession) through(d *relay.Delivery) {
 	s.settle(relay.Settlement{Through: d, Delivered: 1})
 }
 
-func (s *sourceSession) lanesNow() map[string]relay.HeldLane {
+// lanesNow lists all held lanes, page by page.
+func (s *sourceSession) lanesNow() (all []string) {
 	s.c.Helper()
-	list, err := s.Lanes(s.c.ctx, 100)
-	s.c.check("lanes", err)
+	for after := ""; ; after = all[len(all)-1] {
+		page, err := s.Lanes(s.c.ctx, after, 3)
+		s.c.check("lanes", err)
+		if len(page) > 3 {
+			s.c.Fatalf("%d lanes, 3 asked for", len(page))
+		}
+		if len(page) == 0 {
+			return all
+		}
+		all = append(all, page...)
+	}
+}
+
+// due lists lanes that are due, or will be.
+func (s *sourceSession) due(q relay.DueQuery) map[string]relay.HeldLane {
+	s.c.Helper()
+	if q.Limit == 0 {
+		q.Limit = 1000
+	}
+	list, err := s.Due(s.c.ctx, q)
+	s.c.check("due", err)
 	lanes := make(map[string]relay.HeldLane)
 	for _, l := range list {
+		if _, twice := lanes[l.Lane]; twice {
+			s.c.Errorf("lane %q is listed twice", l.Lane)
+		}
 		lanes[l.Lane] = l
 	}
 	return lanes
@@ -942,9 +967,11 @@ func (c *sourceCase) holds() {
 	// Holds are the database's: a successor has them.
 	s.crash()
 	s = c.acquire(source)
-	lane := s.lanesNow()["k"]
-	if left := time.Until(lane.Due); left < 50*time.Minute || left > 70*time.Minute || lane.Blocked {
-		c.Errorf("the lane is due in %v, blocked %v, want an hour", left, lane.Blocked)
+	if lanes := s.lanesNow(); !slices.Equal(lanes, []string{"k"}) {
+		c.Errorf("lanes %q", lanes)
+	}
+	if left := time.Until(s.due(relay.DueQuery{})["k"].Due); left < 50*time.Minute || left > 70*time.Minute {
+		c.Errorf("the lane is due in %v, want an hour", left)
 	}
 	held := s.held("k", 10)
 	if got := texts(held); !slices.Equal(got, []string{"1", "2", "3"}) {
@@ -963,17 +990,20 @@ func (c *sourceCase) holds() {
 
 	held[0].Attempts = 3
 	s.settle(relay.Settlement{HeldRetry: []relay.Hold{{Delivery: &held[0], RetryAt: time.Now().Add(-time.Hour), Err: errors.New("again")}}})
-	if due := s.lanesNow()["k"].Due; time.Until(due) > time.Minute {
+	if due := s.due(relay.DueQuery{})["k"].Due; due.IsZero() || time.Until(due) > time.Minute {
 		c.Errorf("the lane is due at %v, want now", due)
 	}
 	s.settle(relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1})
-	if due := s.lanesNow()["k"].Due; !due.IsZero() {
-		c.Errorf("after its head was delivered the lane is due at %v, want at once", due)
+	if lanes := s.lanesNow(); !slices.Equal(lanes, []string{"k"}) {
+		c.Errorf("after its head was delivered, the lanes are %q", lanes)
+	}
+	if due := s.due(relay.DueQuery{})["k"].Due; due.IsZero() || time.Until(due) > time.Minute {
+		c.Errorf("after its head was delivered and all lanes were listed, the lane is due at %v, want now", due)
 	}
 	s.settle(relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[1], Reason: relay.ReasonExhausted, Err: errors.New("enough")}}})
 	s.settle(relay.Settlement{HeldRetry: []relay.Hold{{Delivery: &held[2], Blocked: true}}})
-	if !s.lanesNow()["k"].Blocked {
-		c.Error("the lane is not blocked")
+	if lanes, due := s.lanesNow(), s.due(relay.DueQuery{}); !slices.Equal(lanes, []string{"k"}) || len(due) > 0 {
+		c.Errorf("the lane is blocked: lanes %q, due %v", lanes, due)
 	}
 	s.settle(relay.Settlement{HeldDelivered: []*relay.Delivery{&held[2]}})
 	if lanes := s.lanesNow(); len(lanes) != 0 {
@@ -997,29 +1027,112 @@ func (c *sourceCase) lanes() {
 	c.write(ms...)
 	ds := s.read(len(ms))
 	var hold []relay.Hold
-	want := make(map[string]int) // lane to shard
+	var want []string
+	shards := make(map[string]int)
 	for i := range ds {
 		h := relay.Hold{Delivery: &ds[i]}
-		if _, behind := want[ds[i].Lane()]; !behind {
-			h.Blocked = true
+		if _, behind := shards[ds[i].Lane()]; !behind {
+			h.RetryAt = time.Now().Add(-time.Minute)
+			if ds[i].OrderingKey() != "" {
+				want = append(want, strings.Clone(ds[i].Lane()))
+			}
 		}
-		want[ds[i].Lane()] = ds[i].Shard
+		shards[strings.Clone(ds[i].Lane())] = ds[i].Shard
 		hold = append(hold, h)
 	}
 	s.settle(relay.Settlement{Through: &ds[len(ds)-1], Hold: hold})
 	lanes := s.lanesNow()
-	if len(lanes) != len(want) {
-		c.Errorf("%d lanes, want %d", len(lanes), len(want))
+	slices.Sort(lanes)
+	slices.Sort(want)
+	if !slices.Equal(lanes, want) {
+		c.Errorf("lanes of keys %q, want %q", lanes, want)
 	}
-	for lane, shard := range want {
-		if l, ok := lanes[lane]; !ok || l.Shard != shard || !l.Blocked {
-			c.Errorf("lane %q: %+v, want shard %d, blocked", lane, l, shard)
+	due := s.due(relay.DueQuery{})
+	for lane, shard := range shards {
+		if l, ok := due[lane]; !ok || l.Shard != shard || time.Until(l.Due) > 0 {
+			c.Errorf("lane %q: %+v, want shard %d, due", lane, l, shard)
 		}
 	}
-	list, err := s.Lanes(c.ctx, 3)
-	c.check("lanes", err)
-	if len(list) != 3 {
-		c.Errorf("%d lanes, 3 asked for", len(list))
+	if len(due) != len(shards) {
+		c.Errorf("%d lanes are due, want %d", len(due), len(shards))
+	}
+}
+
+// dueLanes holds one message of each key, whose first letter is its topic. Of topic x all are due in an hour.
+func (c *sourceCase) dueLanes() {
+	s := c.session(SourceOptions{})
+	var ms []outbox.Message
+	for _, key := range []string{"a1", "a2", "a3", "b1", "b2", "x1", "x2", "blocked"} {
+		ms = append(ms, outbox.Message{Topic: key[:1], Key: key})
+	}
+	c.write(ms...)
+	ds := s.read(len(ms))
+	var hold []relay.Hold
+	for i := range ds {
+		h := relay.Hold{Delivery: &ds[i], RetryAt: time.Now().Add(time.Duration(i-100) * time.Second), Blocked: ds[i].Key == "blocked"}
+		if ds[i].Topic == "x" {
+			h.RetryAt = time.Now().Add(time.Hour + time.Duration(i)*time.Minute)
+		}
+		hold = append(hold, h)
+	}
+	s.settle(relay.Settlement{Through: &ds[len(ds)-1], Hold: hold})
+	routes := func(topics ...string) (list []relay.Route) {
+		for _, topic := range topics {
+			for i := range ds {
+				r := relay.Route{Topic: topic, AggregateType: ds[i].AggregateType, EventType: ds[i].EventType}
+				if ds[i].Topic == topic && !slices.Contains(list, r) {
+					list = append(list, r)
+				}
+			}
+		}
+		return list
+	}
+	for _, x := range []struct {
+		query relay.DueQuery
+		want  string
+	}{
+		{relay.DueQuery{}, "a1 a2 a3 b1 b2 x1"},
+		{relay.DueQuery{Limit: 2}, "a1 a2"},
+		{relay.DueQuery{Closed: routes("a")}, "b1 b2 x1"},
+		{relay.DueQuery{Closed: routes("a", "x")}, "b1 b2"},
+		{relay.DueQuery{Limit: 1, Closed: routes("a")}, "b1"},
+		{relay.DueQuery{Probes: routes("a")}, "a1 b1 b2 x1"},
+		{relay.DueQuery{Limit: 1, Probes: routes("a", "x")}, "a1 b1 x1"},
+		{relay.DueQuery{Paused: []relay.Pause{{Topic: "a"}, {Lane: "b1"}}}, "b2 x1"},
+		{relay.DueQuery{Paused: []relay.Pause{{Topic: "a", Lane: "a1"}, {Topic: "a", Lane: "b1"}, {Topic: "x"}}}, "a2 a3 b1 b2"},
+	} {
+		due := s.due(x.query)
+		var got []string
+		for lane, l := range due {
+			if l.Route.Topic != lane[:1] {
+				c.Errorf("lane %s has route %+v", lane, l.Route)
+			}
+			if lane[0] != 'x' || x.query.Limit != 1 && x.query.Limit != 2 || len(x.query.Probes) > 0 {
+				got = append(got, lane) // what is due later may be left out where more is due
+			}
+		}
+		slices.Sort(got)
+		if list := strings.Join(got, " "); list != x.want {
+			c.Errorf("%+v: due are %s, want %s", x.query, list, x.want)
+		}
+	}
+}
+
+// holdBehindNothing is a message that is to wait behind holds that somebody has removed.
+func (c *sourceCase) holdBehindNothing() {
+	s := c.session(SourceOptions{})
+	c.write(notes("k", 1, 3)...)
+	ds := s.expect("1", "2", "3")
+	s.settle(relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0]}, {Delivery: &ds[1]}}})
+	if due := s.due(relay.DueQuery{})["k"].Due; due.IsZero() || time.Until(due) > time.Second {
+		c.Errorf("a message behind nothing is due at %v, want at once", due)
+	}
+	if held := s.held("k", 10); len(held) != 2 {
+		c.Errorf("held %q", texts(held))
+	}
+	s.settle(relay.Settlement{Through: &ds[2], Hold: []relay.Hold{{Delivery: &ds[2]}}})
+	if held := s.held("k", 10); len(held) != 3 || !held[2].RetryAt.IsZero() {
+		c.Errorf("behind others: held %q, the last due at %v", texts(held), held[len(held)-1].RetryAt)
 	}
 }
 

@@ -87,7 +87,9 @@ const emittedValues = `VALUES ($1, $2, $3, $4::text::uuid, $5, nullif($6, ''), $
 	nullif($12, ''), (SELECT json_object_agg(h.name, h.value) FROM unnest($13::text[], $14::text[]) h (name, value)), $15, $16, $17`
 
 const holdEmittedSQL = `INSERT INTO outbox.holds ` + emittedColumns + `, retry_at, error) ` + emittedValues + `,
-	CASE WHEN $18 THEN 'infinity' ELSE clock_timestamp() + $19::bigint * interval '1 microsecond' END, $20)
+	CASE WHEN $18 THEN 'infinity' WHEN $19::bigint IS NULL AND NOT EXISTS (
+		SELECT FROM outbox.holds h WHERE h.destination = $1 AND h.lane = $2 AND (h.id, h.message_id) < ($3::bigint, $4::text::uuid))
+	THEN clock_timestamp() ELSE clock_timestamp() + $19::bigint * interval '1 microsecond' END, $20)
 ON CONFLICT (destination, lane, id, message_id) DO UPDATE SET attempts = excluded.attempts, retry_at = excluded.retry_at, error = excluded.error`
 
 func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) error {

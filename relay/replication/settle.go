@@ -213,8 +213,12 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	return nil
 }
 
-func (s *session) Lanes(ctx context.Context, limit int) ([]relay.HeldLane, error) {
-	return s.table.Lanes(ctx, limit)
+func (s *session) Lanes(ctx context.Context, after string, limit int) ([]string, error) {
+	return s.table.Lanes(ctx, after, limit)
+}
+
+func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
+	return s.table.Due(ctx, q)
 }
 
 func (s *session) Controls(ctx context.Context) (relay.Controls, error) { return s.table.Controls(ctx) }

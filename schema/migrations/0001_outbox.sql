@@ -114,7 +114,8 @@ CREATE TABLE outbox.relays (
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
 -- key, or the message id of a message without one, and short enough for the index (relay.Delivery.Lane).
--- Only a head has a retry_at; 'infinity' blocks the lane until an operator acts.
+-- Only a head has a retry_at, and by it a relay finds the lane when it is due; 'infinity' blocks the lane until an
+-- operator acts.
 --
 -- Here and in the dead letters id is a place in the order, and ids can repeat: sequences are set back, and
 -- are not carried by logical replication. A message is known by its message_id. A writer may give that to
@@ -147,6 +148,12 @@ CREATE TABLE outbox.holds (
 );
 
 CREATE INDEX holds_replayed ON outbox.holds (destination) WHERE job IS NOT NULL;
+
+-- Relays list what is due route by route, so that millions of holds of a closed or paused topic are no trouble to others.
+-- A hash, because a topic may be long. The expression is schema.RouteSQL.
+CREATE INDEX holds_due ON outbox.holds (destination, (hashtextextended(topic,
+    hashtextextended(coalesce(aggregate_type, ''), hashtextextended(coalesce(event_type, ''), 0)))), retry_at)
+    WHERE retry_at < 'infinity';
 
 CREATE TABLE outbox.dead_letters (
     destination    text        NOT NULL,

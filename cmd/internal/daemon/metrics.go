@@ -343,9 +343,10 @@ func (o *observer) Settled(s *relay.Settlement) {
 }
 
 func (o *observer) Changed(state relay.State, err error) {
-	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StateStalled))
+	full := state == relay.StateFull
+	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StateStalled || full))
 	o.failing.Set(truth(state == relay.StateFailing))
-	o.stalled.Set(truth(state == relay.StateStalled))
+	o.stalled.Set(truth(state == relay.StateStalled || full))
 	o.changed(state, err)
 }
 

@@ -296,7 +296,7 @@ func (w *watch) readiness() readiness {
 	answers := !w.readAt.IsZero() && w.age() <= admin.ReadWithin
 	for _, l := range r.Work {
 		switch relay.State(l.State) {
-		case relay.StateFlowing, relay.StateFailing, relay.StateStalled:
+		case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
 			answers = true // it would be broken otherwise
 		case relay.StateWaiting:
 		default:

@@ -1,0 +1,159 @@
+package polling
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Which lanes have holds, and which of them are due.
+
+// heldLanesSQL walks from lane to lane along the primary key: one step per lane, however many holds are behind each
+// head.
+const heldLanesSQL = `
+WITH RECURSIVE heads AS (
+	(SELECT h.*, 1 AS n FROM (` + nextHeadSQL + `$2 ORDER BY h.lane, h.id, h.message_id LIMIT 1) h)
+	UNION ALL
+	SELECT h.*, heads.n + 1 FROM heads, LATERAL (` + nextHeadSQL + `heads.lane ORDER BY h.lane, h.id, h.message_id LIMIT 1) h
+	WHERE heads.n < $3
+)
+SELECT lane, id, message_id::text, shard BETWEEN $4::smallint AND $5::smallint AND keyed, retry_at IS NULL FROM heads ORDER BY n`
+
+const nextHeadSQL = `SELECT h.lane, h.id, h.message_id, h.shard, h.retry_at, coalesce(nullif(h.key, ''), nullif(h.aggregate_id, '')) IS NOT NULL AS keyed
+	FROM outbox.holds h WHERE h.destination = $1 AND h.lane > `
+
+// headsDueSQL gives heads the time that they lack, which the index of holds that are due needs. A relay that has
+// delivered a head loads the next one by its lane; if the relay crashes before, nobody else has named a time. What
+// others have locked, they care for.
+const headsDueSQL = `
+UPDATE outbox.holds h SET retry_at = clock_timestamp() FROM (
+	SELECT h.lane, h.id, h.message_id FROM outbox.holds h
+	JOIN unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id) ON ` + sameHoldSQL + `
+	WHERE h.retry_at IS NULL ORDER BY h.id, h.message_id FOR UPDATE OF h SKIP LOCKED) o
+WHERE ` + sameHoldSQL
+
+// heldLanes lists at least one lane of a shard group with a key, if there is one after the lane after.
+func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, after string, limit int) ([]string, error) {
+	first, last := schema.Shards(group, groups)
+	for {
+		rows, err := conn.Query(ctx, heldLanesSQL, destination, after, limit, first, last)
+		if err != nil {
+			return nil, fmt.Errorf("list held lanes: %w", err)
+		}
+		var lanes []string
+		var late outcomeColumns
+		var lane, message string
+		var id int64
+		var wanted, untimed bool
+		walked, err := pgx.ForEachRow(rows, []any{&lane, &id, &message, &wanted, &untimed}, func() error {
+			if after = lane; wanted {
+				lanes = append(lanes, lane)
+			}
+			if untimed {
+				late.lanes, late.ids, late.messages = append(late.lanes, lane), append(late.ids, id), append(late.messages, message)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list held lanes: %w", err)
+		}
+		if len(late.ids) > 0 {
+			if _, err := conn.Exec(ctx, headsDueSQL, destination, late.lanes, late.ids, late.messages); err != nil {
+				return nil, fmt.Errorf("name the times of held lanes: %w", err)
+			}
+		}
+		if len(lanes) > 0 || walked.RowsAffected() < int64(limit) {
+			return lanes, nil
+		}
+	}
+}
+
+// dueSQL goes from route to route along the index holds_due. So it takes no longer for what waits for a closed or
+// paused topic, and it reads what is due and the first that isn't. A hold that has a time and is not the first of its
+// lane waits for the first.
+var dueSQL = `
+WITH RECURSIVE routes AS (
+	(SELECT ` + schema.RouteSQL("h") + ` AS route, h.topic FROM outbox.holds h
+	WHERE h.destination = $1 AND h.retry_at < 'infinity' ORDER BY 1 LIMIT 1)
+	UNION ALL
+	SELECT n.route, n.topic FROM routes, LATERAL (
+		SELECT ` + schema.RouteSQL("h") + ` AS route, h.topic FROM outbox.holds h
+		WHERE h.destination = $1 AND h.retry_at < 'infinity' AND ` + schema.RouteSQL("h") + ` > routes.route ORDER BY 1 LIMIT 1
+	) n
+), wanted AS (
+	SELECT route, route IN (SELECT ` + schema.RouteSQL("p") + ` FROM unnest($5::text[], $6::text[], $7::text[]) p (topic, aggregate_type, event_type)) AS probe
+	FROM routes
+	WHERE route NOT IN (SELECT ` + schema.RouteSQL("c") + ` FROM unnest($8::text[], $9::text[], $10::text[]) c (topic, aggregate_type, event_type))
+	AND topic NOT IN (SELECT * FROM unnest($11::text[]))
+)
+SELECT h.lane, h.shard::integer, h.topic, coalesce(h.aggregate_type, ''), coalesce(h.event_type, ''),
+	(extract(epoch FROM h.retry_at - clock_timestamp()) * 1000000)::bigint
+FROM wanted, LATERAL (
+	(SELECT * FROM outbox.holds h
+	WHERE ` + headSQL + ` AND h.retry_at <= CASE WHEN wanted.probe THEN 'infinity' ELSE statement_timestamp() END
+	ORDER BY h.retry_at LIMIT CASE WHEN wanted.probe THEN 1 ELSE $2::integer END)
+	UNION ALL
+	(SELECT * FROM outbox.holds h
+	WHERE NOT wanted.probe AND ` + headSQL + ` AND h.retry_at > statement_timestamp()
+	ORDER BY h.retry_at LIMIT 1)
+) h
+ORDER BY wanted.probe DESC, h.retry_at LIMIT $2::integer + cardinality($5::text[])`
+
+var headSQL = `h.destination = $1 AND h.retry_at < 'infinity' AND ` + schema.RouteSQL("h") + ` = wanted.route
+	AND h.shard BETWEEN $3::smallint AND $4::smallint
+	AND h.lane NOT IN (SELECT * FROM unnest($12::text[]))
+	AND (h.topic, h.lane) NOT IN (SELECT * FROM unnest($13::text[], $14::text[]))
+	AND NOT EXISTS (SELECT FROM outbox.holds e
+		WHERE e.destination = h.destination AND e.lane = h.lane AND (e.id, e.message_id) < (h.id, h.message_id))`
+
+func dueLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, q *relay.DueQuery) ([]relay.HeldLane, error) {
+	now := time.Now()
+	first, last := schema.Shards(group, groups)
+	args := []any{destination, q.Limit, first, last}
+	args = append(args, routeColumns(q.Probes)...)
+	args = append(args, routeColumns(q.Closed)...)
+	args = append(args, pauseColumns(q.Paused)...)
+	rows, err := conn.Query(ctx, dueSQL, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list lanes that are due: %w", err)
+	}
+	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l relay.HeldLane, err error) {
+		var wait int64
+		err = row.Scan(&l.Lane, &l.Shard, &l.Route.Topic, &l.Route.AggregateType, &l.Route.EventType, &wait)
+		l.Due = due(now, &wait)
+		return l, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list lanes that are due: %w", err)
+	}
+	return lanes, nil
+}
+
+func routeColumns(routes []relay.Route) []any {
+	topics, aggregates, events := make([]string, 0, len(routes)), make([]string, 0, len(routes)), make([]string, 0, len(routes))
+	for _, r := range routes {
+		topics, aggregates, events = append(topics, r.Topic), append(aggregates, r.AggregateType), append(events, r.EventType)
+	}
+	return []any{topics, aggregates, events}
+}
+
+// pauseColumns are the topics that are paused, the lanes, and, in two columns, the lanes of topics.
+func pauseColumns(pauses []relay.Pause) []any {
+	topics, lanes, both, bothLanes := []string{}, []string{}, []string{}, []string{}
+	for _, p := range pauses {
+		switch {
+		case p.Lane == "":
+			topics = append(topics, p.Topic)
+		case p.Topic == "":
+			lanes = append(lanes, p.Lane)
+		default:
+			both, bothLanes = append(both, p.Topic), append(bothLanes, p.Lane)
+		}
+	}
+	return []any{topics, lanes, both, bothLanes}
+}
