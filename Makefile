@@ -126,6 +126,11 @@ MESSAGES ?= 100000
 order: servers ## MESSAGES by every strategy on every table, at 100/s, at full speed, as a backlog: what was lost and out of order
 	$(GO) run ./proof/order -messages $(MESSAGES) $(if $(STRATEGY),-only $(STRATEGY))
 
+HELD ?= 0,1000000
+.PHONY: held
+held: servers ## HELD messages that wait (an hour for a million of four kinds): what other keys notice, memory, what is lost or out of order
+	$(GO) run ./proof/held -held $(HELD)
+
 .PHONY: peers
 peers: ## Build bin/outbox-peers: other libraries, for the comparison of strategies
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-peers ./proof/bench/peers

@@ -625,8 +625,9 @@ func (v *view) help() any {
 		admin.StateAtRisk:  "messages flow, but a clock, an index or the log that a slot keeps is wrong",
 		admin.StateDead:    "there are dead letters that nobody has acknowledged",
 		admin.StatePaused:  "a person has paused it, or a part of it",
-		admin.StateFailing: "the broker answers no: to messages, or to all of a topic", admin.StateStalled: "the broker does not answer",
-		admin.StateBroken: "the relay can't work with the database", admin.StateNoRelay: "no relay delivers",
+		admin.StateFailing: "the broker answers no: to messages, or to all of a topic",
+		admin.StateStalled: "the broker does not answer, or too much is set aside",
+		admin.StateBroken:  "the relay can't work with the database", admin.StateNoRelay: "no relay delivers",
 		admin.StateStopped: "a relay gave up for good",
 	}
 	var states [][]any

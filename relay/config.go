@@ -167,6 +167,7 @@ func (c Config) core() coreConfig {
 		MaxInFlightBytes: c.MaxInFlightBytes,
 		MaxHeldLanes:     c.MaxHeldLanes,
 		LanesMax:         1000,
+		WalkMax:          10_000,
 		MaxLoaded:        min(c.Batch, 2000),
 		HeldMax:          min(c.Batch, 500),
 		HeldLanes:        1,

@@ -78,6 +78,7 @@ type coreConfig struct {
 	MaxInFlightBytes int
 	MaxHeldLanes     int
 	LanesMax         int // lanes listed at once
+	WalkMax          int // the same before anything is read
 	MaxLoaded        int // holds in memory
 	HeldMax          int // holds loaded at once
 	HeldLanes        int // lanes of which holds are loaded at once
@@ -514,6 +515,9 @@ func (c *core) maintain(now time.Time, r *ready) {
 		r.Controls = true
 	case c.mayWalk(now):
 		r.Lanes = &lanesQuery{After: c.walked, Limit: c.cfg.LanesMax}
+		if !c.synced {
+			r.Lanes.Limit = c.cfg.WalkMax
+		}
 	case !c.mayLoad(now):
 		return
 	case len(c.toLoad) > 0:

@@ -71,7 +71,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: []int{3 + rng.IntN(20), 10_000}[rng.IntN(2)],
-			LanesMax: 1 + rng.IntN(6), MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4),
+			LanesMax: 1 + rng.IntN(6), WalkMax: 1 + rng.IntN(6), MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4),
 			MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},

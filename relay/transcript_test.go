@@ -75,7 +75,7 @@ func replay(t *testing.T, script string) string {
 	p := &player{t: t, now: start, start: start, calls: map[int]*call{}}
 	cfg := coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
-		MaxHeldLanes: 100, LanesMax: 5,
+		MaxHeldLanes: 100, LanesMax: 5, WalkMax: 5,
 		MaxLoaded: 10, HeldMax: 4, HeldLanes: 1, MaxAttempts: 3, OnExhausted: DeadLetter,
 		Backoff:   Backoff{Initial: 400 * time.Millisecond, Max: 10 * time.Second},
 		Outage:    Backoff{Initial: 100 * time.Millisecond, Max: time.Second},
@@ -381,7 +381,7 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	p := &player{t: t, now: time.Unix(1_700_000_000, 0), calls: map[int]*call{}}
 	p.core = newCore(coreConfig{
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
-		MaxHeldLanes: 100, LanesMax: 5, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
+		MaxHeldLanes: 100, LanesMax: 5, WalkMax: 5, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
 		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
 	}, func() float64 { return 0 })
 	play := func(steps ...string) {

@@ -24,8 +24,8 @@ func pause() Verb {
 		Long: `Relays obey within about a second; what is on its way by then arrives. Nothing is lost and no attempt is counted.
 A pause survives restarts and take-overs of relays. outbox status shows it, with who, why and until when.
 
-With --topic or --key the rest flows on. What is paused is set aside, and what comes later for the same key
-waits behind it, whatever its topic. Without them the destination's segments can't be emptied, so the
+With --topic or --key the rest flows on, also beside a million keys that wait. What is paused is set aside, and
+what comes later for the same key waits behind it, whatever its topic. Without them the destination's segments can't be emptied, so the
 outbox grows for as long as the pause lasts.`,
 		Example: `  outbox pause billing --for 30m --reason "migration of their database"
   outbox pause kafka --topic orders

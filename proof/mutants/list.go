@@ -143,11 +143,11 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
-		name: "a held key is overtaken",
-		file: "relay/core.go",
-		old:  "		case l != nil || c.stored.has(it):\n",
+		name:  "a held key is overtaken",
+		file:  "relay/core.go",
+		old:   "		case l != nil || c.stored.has(it):\n",
 		wrong: "		case (l != nil || c.stored.has(it)) && it.d.Position%3 > 0:\n",
-		pkg: "./relay", run: simulation,
+		pkg:   "./relay", run: simulation,
 	},
 	{
 		name: "the cursor passes what waits for a retry",
@@ -210,7 +210,7 @@ var mutants = []mutant{
 		name:  "what waits for a topic is loaded again and again",
 		file:  "relay/stored.go",
 		old:   "		if o.lasts(now) || o.waiting > 0 {\n",
-		wrong: "		if false {\n",
+		wrong: "		if o == nil {\n",
 		pkg:   "./relay", run: transcripts,
 	},
 	{

@@ -13,19 +13,25 @@ import (
 
 // Which lanes have holds, and which of them are due.
 
-// heldLanesSQL walks from lane to lane along the primary key: one step per lane, however many holds are behind each
-// head.
+// heldRowsSQL reads holds along the primary key. The first row of each lane is its head.
+const heldRowsSQL = heldHeadSQL + `
+WHERE h.destination = $1 AND h.lane > $2 ORDER BY h.lane, h.id, h.message_id LIMIT $3`
+
+const heldHeadSQL = `SELECT h.lane, h.id, h.message_id::text, h.shard,
+	coalesce(nullif(h.key, ''), nullif(h.aggregate_id, '')) IS NOT NULL, h.retry_at IS NULL FROM outbox.holds h`
+
+// heldLanesSQL walks from lane to lane: one step per lane, however many holds are behind each head. A step costs as much
+// as four rows of heldRowsSQL.
 const heldLanesSQL = `
 WITH RECURSIVE heads AS (
-	(SELECT h.*, 1 AS n FROM (` + nextHeadSQL + `$2 ORDER BY h.lane, h.id, h.message_id LIMIT 1) h)
+	(SELECT h.lane, 1 AS n FROM outbox.holds h WHERE h.destination = $1 AND h.lane > $2 ORDER BY h.lane LIMIT 1)
 	UNION ALL
-	SELECT h.*, heads.n + 1 FROM heads, LATERAL (` + nextHeadSQL + `heads.lane ORDER BY h.lane, h.id, h.message_id LIMIT 1) h
+	SELECT h.lane, heads.n + 1 FROM heads, LATERAL (
+		SELECT h.lane FROM outbox.holds h WHERE h.destination = $1 AND h.lane > heads.lane ORDER BY h.lane LIMIT 1) h
 	WHERE heads.n < $3
 )
-SELECT lane, id, message_id::text, shard BETWEEN $4::smallint AND $5::smallint AND keyed, retry_at IS NULL FROM heads ORDER BY n`
-
-const nextHeadSQL = `SELECT h.lane, h.id, h.message_id, h.shard, h.retry_at, coalesce(nullif(h.key, ''), nullif(h.aggregate_id, '')) IS NOT NULL AS keyed
-	FROM outbox.holds h WHERE h.destination = $1 AND h.lane > `
+SELECT h.* FROM heads, LATERAL (` + heldHeadSQL + `
+	WHERE h.destination = $1 AND h.lane = heads.lane ORDER BY h.id, h.message_id LIMIT 1) h ORDER BY heads.n`
 
 // headsDueSQL gives heads the time that they lack, which the index of holds that are due needs. A relay that has
 // delivered a head loads the next one by its lane; if the relay crashes before, nobody else has named a time. What
@@ -37,11 +43,14 @@ UPDATE outbox.holds h SET retry_at = clock_timestamp() FROM (
 	WHERE h.retry_at IS NULL ORDER BY h.id, h.message_id FOR UPDATE OF h SKIP LOCKED) o
 WHERE ` + sameHoldSQL
 
-// heldLanes lists at least one lane of a shard group with a key, if there is one after the lane after.
+// heldLanes lists at least one lane of a shard group with a key, if there is one after the lane after. It reads limit
+// rows, or as many lanes if they have many rows each.
 func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, after string, limit int) ([]string, error) {
 	first, last := schema.Shards(group, groups)
+	sql := heldRowsSQL
+	var all []string
 	for {
-		rows, err := conn.Query(ctx, heldLanesSQL, destination, after, limit, first, last)
+		rows, err := conn.Query(ctx, sql, destination, after, limit)
 		if err != nil {
 			return nil, fmt.Errorf("list held lanes: %w", err)
 		}
@@ -49,9 +58,14 @@ func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, g
 		var late outcomeColumns
 		var lane, message string
 		var id int64
-		var wanted, untimed bool
-		walked, err := pgx.ForEachRow(rows, []any{&lane, &id, &message, &wanted, &untimed}, func() error {
-			if after = lane; wanted {
+		var shard, heads int
+		var keyed, untimed bool
+		read, err := pgx.ForEachRow(rows, []any{&lane, &id, &message, &shard, &keyed, &untimed}, func() error {
+			if lane == after {
+				return nil
+			}
+			heads++
+			if after = lane; keyed && shard >= first && shard <= last {
 				lanes = append(lanes, lane)
 			}
 			if untimed {
@@ -67,8 +81,13 @@ func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, g
 				return nil, fmt.Errorf("name the times of held lanes: %w", err)
 			}
 		}
-		if len(lanes) > 0 || walked.RowsAffected() < int64(limit) {
-			return lanes, nil
+		end := read.RowsAffected() < int64(limit)
+		all = append(all, lanes...)
+		switch {
+		case end, len(all) > 0 && heads >= limit/4:
+			return all, nil
+		case heads < limit/4:
+			limit, sql = limit-limit/4, heldLanesSQL
 		}
 	}
 }

@@ -346,7 +346,7 @@ func (o *observer) Changed(state relay.State, err error) {
 	full := state == relay.StateFull
 	o.leaseHeld.Set(truth(state == relay.StateFlowing || state == relay.StateFailing || state == relay.StateStalled || full))
 	o.failing.Set(truth(state == relay.StateFailing))
-	o.stalled.Set(truth(state == relay.StateStalled || full))
+	o.stalled.Set(truth(state == relay.StateStalled))
 	o.changed(state, err)
 }
 
