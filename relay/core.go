@@ -468,17 +468,16 @@ func (k *call) has(lane string) bool {
 	return k.lanes[lane]
 }
 
-// divert sends an item that is not to be published now where it belongs. A message without a key has nothing before it.
+// divert sends an item that is not to be published now where it belongs. A message without a key has nothing before it
+// but itself, as a hold that an operator has made of it for a relay that has the lease now.
 func (c *core) divert(now time.Time, it *item) bool {
-	if it.keyed() {
-		switch l := c.laneOf(it); {
-		case l != nil && l.mode != laneHeld:
-			l.queue = append(l.queue, it)
-			return true
-		case l != nil || c.stored.has(it):
-			c.holdBehind(it)
-			return true
-		}
+	switch l := c.laneOf(it); {
+	case l != nil && l.mode != laneHeld:
+		l.queue = append(l.queue, it)
+		return true
+	case l != nil || it.keyed() && c.stored.has(it):
+		c.holdBehind(it)
+		return true
 	}
 	if c.publishable(now, it) {
 		return false

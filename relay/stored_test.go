@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -118,5 +119,26 @@ func BenchmarkBesideHeldLanes(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// At the bound nothing new is read, and the core says why. What is delivered makes room.
+func TestACoreThatRemembersAsManyLanesAsItMaySaysSo(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	c := testCore(t)
+	c.cfg.MaxHeldLanes = 2000
+	holdMany(t, c, now, 2000, func(i int) string { return fmt.Sprint("k", i) })
+	c.reading = false
+	if r := c.next(now); r.Read > 0 || c.fullBecause() == nil {
+		t.Fatalf("it reads %d, and is full because of %v", r.Read, c.fullBecause())
+	}
+	c.release(&lane{name: "k1"})
+	if r := c.next(now); r.Read == 0 || c.fullBecause() != nil {
+		t.Errorf("with room it reads %d, and is full because of %v", r.Read, c.fullBecause())
+	}
+	c.onRead(now, Batch{Full: errors.New("enough")})
+	if c.fullBecause() == nil {
+		t.Error("it doesn't say what its source says")
 	}
 }

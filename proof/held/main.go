@@ -140,6 +140,7 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 		return err
 	}
 	toHold := time.Since(began)
+	b.say("all are held after %v", toHold)
 	if err := rig.Pause(ctx, 5*time.Second); err != nil {
 		return err
 	}
@@ -148,6 +149,7 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 		return err
 	}
 	p50, p99, memory, _ := b.figures()
+	b.say("others beside them: p50 %.1f ms, p99 %.1f ms; %.0f MiB", p50, p99, memory)
 	if err := b.kill(); err != nil {
 		return err
 	}
@@ -155,6 +157,7 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 		return err
 	}
 	_, _, _, silence := b.figures()
+	b.say("killed: silence for %v", silence)
 	due, err := release(ctx)
 	if err != nil {
 		return err
@@ -166,6 +169,7 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 		return err
 	}
 	p50due, p99due, memoryDue, _ := b.figures()
+	b.say("half are delivered after %v; others: p50 %.1f ms, p99 %.1f ms; %.0f MiB", time.Since(due), p50due, p99due, memoryDue)
 	if err := b.kill(); err != nil {
 		return err
 	}
@@ -367,6 +371,11 @@ func (b *bed) writeOthers(ctx context.Context, stop <-chan struct{}) (n int64, e
 			return n, err
 		}
 	}
+}
+
+// say tells how far a measurement is, because it may last for long.
+func (b *bed) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 }
 
 // holds reports whether there are as many as wanted.

@@ -145,8 +145,8 @@ var mutants = []mutant{
 	{
 		name:  "a held key is overtaken",
 		file:  "relay/core.go",
-		old:   "		case l != nil || c.stored.has(it):\n",
-		wrong: "		case (l != nil || c.stored.has(it)) && it.d.Position%3 > 0:\n",
+		old:   "	case l != nil || it.keyed() && c.stored.has(it):\n",
+		wrong: "	case (l != nil || it.keyed() && c.stored.has(it)) && it.d.Position%3 > 0:\n",
 		pkg:   "./relay", run: simulation,
 	},
 	{

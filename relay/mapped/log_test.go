@@ -278,8 +278,8 @@ func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	}
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
 	for range 3 {
-		if b, err := s.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 {
-			t.Fatalf("read %d messages beyond the bound, %v", len(b.Deliveries), err)
+		if b, err := s.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 || b.Full == nil {
+			t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
 		}
 	}
 	held, err := s.Held(t.Context(), "a", 10)

@@ -375,3 +375,46 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 		})
 	}
 }
+
+// One message waits, and no more may: nothing behind it is read until it is done, and the source says so.
+func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"skiplocked", "advisory", "lease", "xmin", "serial"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
+			ds := read(t, s, 1)
+			hold := relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}}}
+			if err := s.Settle(t.Context(), hold); err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
+			b, err := s.Next(t.Context(), 10)
+			if err != nil || len(b.Deliveries) > 0 || b.Full == nil || !strings.Contains(b.Full.Error(), "MaxHolds") {
+				t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
+			}
+			held, err := s.Held(t.Context(), "a", 10)
+			if err != nil || len(held) != 1 {
+				t.Fatalf("held %+v, %v", held, err)
+			}
+			if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
+				t.Fatal(err)
+			}
+			b = relay.Batch{}
+			for len(b.Deliveries) == 0 {
+				if b, err = s.Next(t.Context(), 10); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if string(b.Deliveries[0].Payload) != "2" || b.Full != nil {
+				t.Errorf("got %q, and full because of %v", b.Deliveries[0].Payload, b.Full)
+			}
+		})
+	}
+}
