@@ -71,7 +71,8 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			Stripes: 1 + rng.IntN(4), ReadMax: batch, CallMax: 1 + rng.IntN(8), CallBytes: 1 << 20,
 			CallGather: rng.IntN(8), Gather: time.Duration(rng.IntN(10)) * time.Millisecond,
 			MaxInFlight: batch * (2 + rng.IntN(4)), MaxInFlightBytes: 1 << 20, MaxHeldLanes: []int{3 + rng.IntN(20), 10_000}[rng.IntN(2)],
-			LanesMax: 1 + rng.IntN(6), WalkMax: 1 + rng.IntN(6), MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4), HeldLanes: 1 + rng.IntN(4),
+			LanesMax: 1 + rng.IntN(6), WalkMax: 1 + rng.IntN(6), MaxLoaded: 1 + rng.IntN(6), HeldMax: 1 + rng.IntN(4),
+			HeldLanes:   1 + rng.IntN(4),
 			MaxAttempts: 1 + rng.IntN(5),
 			OnExhausted: policies[rng.IntN(len(policies))],
 			Backoff:     Backoff{Initial: 100 * time.Millisecond, Max: 10 * time.Second},
@@ -550,7 +551,8 @@ func (d *simDestination) describe() string {
 	now := d.clock(d.owner())
 	var b strings.Builder
 	fmt.Fprintf(&b, "cursor at %d of %d, %d lanes held; unsettled %d, reading %v, working %v, %d lanes stored, to be listed in %v, "+
-		"outage %+v\n", d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.stored.size(), c.listAt.Sub(now), c.outage)
+		"outage %+v\n", d.cursor, len(d.table), len(d.holds), c.unsettled, c.reading, c.working, c.stored.size(),
+		c.listAt.Sub(now), c.outage)
 	for _, name := range sortedKeys(c.lanes) {
 		l := c.lanes[name]
 		fmt.Fprintf(&b, "lane %s: mode %d queue %d pending %d flying %d due in %v barrier %v\n", name, l.mode,

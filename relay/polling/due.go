@@ -20,8 +20,8 @@ WHERE h.destination = $1 AND h.lane > $2 ORDER BY h.lane, h.id, h.message_id LIM
 const heldHeadSQL = `SELECT h.lane, h.id, h.message_id::text, h.shard,
 	coalesce(nullif(h.key, ''), nullif(h.aggregate_id, '')) IS NOT NULL, h.retry_at IS NULL FROM outbox.holds h`
 
-// heldLanesSQL walks from lane to lane: one step per lane, however many holds are behind each head. A step costs as much
-// as four rows of heldRowsSQL.
+// heldLanesSQL walks from lane to lane: one step per lane, however many holds are behind each head. A step costs as
+// much as four rows of heldRowsSQL.
 const heldLanesSQL = `
 WITH RECURSIVE heads AS (
 	(SELECT h.lane, 1 AS n FROM outbox.holds h WHERE h.destination = $1 AND h.lane > $2 ORDER BY h.lane LIMIT 1)
