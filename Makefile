@@ -128,7 +128,7 @@ order: servers ## MESSAGES by every strategy on every table, at 100/s, at full s
 
 HELD ?= 0,1000000
 .PHONY: held
-held: servers ## HELD messages that wait (an hour for a million of four kinds): what other keys notice, memory, what is lost or out of order
+held: servers ## HELD messages that wait (a quarter of an hour for a million of one kind): what other keys notice, memory, what is lost or out of order
 	$(GO) run ./proof/held -held $(HELD)
 
 .PHONY: peers
