@@ -26,7 +26,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/child"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -317,12 +316,12 @@ func (b *bed) write(ctx context.Context, kind string, n int) (release func(conte
 		release = func(context.Context) (time.Time, error) { b.opened.Store(true); return time.Now(), nil }
 	case "paused":
 		topic = "paused"
-		target := admin.Target{Destination: destination, Topic: topic}
-		if _, err := admin.Pause(ctx, b.conn, target, admin.ControlOptions{Unseen: true}, admin.Action{Actor: "held"}); err != nil {
+		const pause = "INSERT INTO outbox.controls (destination, topic, lane, actor) VALUES ($1, $2, '', 'held')"
+		if _, err := b.conn.Exec(ctx, pause, destination, topic); err != nil {
 			return nil, err
 		}
 		release = func(ctx context.Context) (time.Time, error) {
-			_, err := admin.Resume(ctx, b.conn, target, false, admin.Action{Actor: "held"})
+			_, err := b.conn.Exec(ctx, "DELETE FROM outbox.controls")
 			return time.Now(), err
 		}
 	case "delayed", "keyless":
