@@ -116,7 +116,7 @@ func (t *tableRow) parse() error {
 
 // known adds to a list of what relays have written what this process knows of its own work: it knows it earlier.
 func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
-	ahead := r.At.Sub(time.Now()) // the database's clock
+	ahead := time.Until(r.At) // the database's clock
 	for _, t := range own {
 		row := tableRow{Destination: t.Destination, Group: t.Group, Groups: t.Groups, Owner: t.Owner, Strategy: t.Strategy,
 			Objective: max(t.LagObjective, 0).Microseconds(), UpdatedAt: r.At, Live: true, BeganAt: t.BeganAt.Add(ahead),

@@ -90,7 +90,8 @@ func (s *Snapshot) Active() bool { return s.active.Load() }
 // already free are not delivered.
 //
 // These errors are marked by outbox.Permanent, because waiting alone doesn't cure them: relay.ErrActive,
-// cursors.ErrStandby, cursors.ErrForeign, ErrNamesake and the errors of schema.Check. Other errors are the connection's.
+// cursors.ErrStandby, cursors.ErrForeign, ErrNamesake and the errors of schema.Check. Other errors are the
+// connection's.
 func (s *Snapshot) Acquire(ctx context.Context) (relay.Session, error) {
 	if !s.active.CompareAndSwap(false, true) {
 		return nil, dial.Permanent("the source of destination %q is %w", s.destination, relay.ErrActive)
