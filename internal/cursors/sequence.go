@@ -12,8 +12,11 @@ import (
 // another order. Errors that wrap it are marked by outbox.Permanent.
 var ErrSequence = errors.New("the sequence of the ids gives no order")
 
-// LastSQL is the last id that was drawn.
-const LastSQL = `(SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END FROM outbox.messages_id_seq s)`
+// LastSQL is the last id that was drawn. The function reads the sequence under its lock. A SELECT from the sequence
+// doesn't: while nextval writes the log, every 32nd time, it shows a number that is up to 32 too high. The function
+// gives NULL for a sequence that nothing was drawn from, and is asked once more in case that ends meanwhile.
+const LastSQL = `coalesce(pg_sequence_last_value('outbox.messages_id_seq'),
+	(SELECT s.last_value - 1 FROM outbox.messages_id_seq s WHERE NOT s.is_called), pg_sequence_last_value('outbox.messages_id_seq'))`
 
 // Drawn bounds ids that were drawn. An id beyond it was inserted by hand: no sequence is set to it, because none would
 // be left for writers.

@@ -99,3 +99,34 @@ func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) 
 		t.Errorf("it took over: %v", err)
 	}
 }
+
+// While a nextval writes the log, a SELECT from the sequence shows a number that hasn't been drawn. A relay that
+// believed it would take the next look for a sequence that was set back.
+func TestTheLastIDIsNeverReadAheadOfTheSequence(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	done := make(chan error, 1)
+	writer, reader := db.Connect(), db.Connect()
+	go func() {
+		_, err := writer.Exec(t.Context(), `SELECT max(nextval('outbox.messages_id_seq')) FROM generate_series(1, 3000000)`)
+		done <- err
+	}()
+	var drawing cursors.Drawing
+	for looks := 0; ; looks++ {
+		var last int64
+		if err := reader.QueryRow(t.Context(), `SELECT `+cursors.LastSQL).Scan(&last); err != nil {
+			t.Fatal(err)
+		}
+		if err := drawing.Saw(last, "d"); err != nil {
+			t.Fatalf("look %d: %v", looks, err)
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+	}
+}
