@@ -526,13 +526,16 @@ func TestARestoredDumpIsRefusedUntilItIsRebased(t *testing.T) {
 	d.publish("orders", 1)
 
 	second := d.relay(d.fileYAML(""), "--name", "second")
-	if code := second.wait(); code != exitError {
-		t.Errorf("exit code %d", code)
+	until(t, "the log says what to do", func() bool {
+		return strings.Contains(second.stderr.String(), "outbox rebase --destination file")
+	})
+	until(t, "the verdict says it, too", func() bool {
+		r := d.outbox("status")
+		return strings.Contains(r.stdout, "BROKEN") && strings.Contains(r.stdout, "outbox rebase --destination file")
+	})
+	if code := second.stop(); code != exitOK || d.count() != 10 {
+		t.Errorf("exit code %d, %d delivered", code, d.count())
 	}
-	if log := second.stderr.String(); !strings.Contains(log, "outbox rebase --destination file") {
-		t.Errorf("the log does not say what to do:\n%s", log)
-	}
-	d.outbox("status").want(exitOK, "BROKEN", "outbox rebase --destination file")
 	d.outbox("rebase").want(exitUsage, "--destination")
 	d.outbox("rebase", "--destination", "flie", "--yes").want(exitNotFound, "outbox destinations ls")
 	d.outbox("rebase", "--destination", "file").want(exitUsage, "--yes")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	api "github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
 
@@ -41,7 +42,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 		Name:         "relay-7-example-com",
 		Database:     config.Database{URL: config.NewURL("postgres://app@db/app")},
 		Log:          config.Log{Level: "info", Format: "auto"},
-		HTTP:         config.HTTP{Listen: "127.0.0.1:9187", API: true},
+		HTTP:         config.HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: api.CredentialHeaders()},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},
 		Destinations: []config.Destination{orders, kafka, nats},
 	}
