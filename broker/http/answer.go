@@ -39,6 +39,7 @@ type answer struct {
 	retryAfter time.Duration
 	location   string
 	body       []byte // the part that was read
+	ofMessage  bool   // it is the result of one message of a batch: the request itself was verified
 }
 
 // resend is a header that isn't sent. It tells the transport that it may repeat the request if a kept connection turns
@@ -162,7 +163,7 @@ func (b *Broker) judge(a answer, what string) error {
 		return b.pause(a, err)
 	}
 	switch {
-	case ofClockOrSecret(a):
+	case b.ofClockOrSecret(a):
 		return outbox.Unavailable(fmt.Errorf("%w: check the secret, and the clocks of both ends", err))
 	case a.status >= 300 && a.status < 400:
 		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)",
@@ -176,13 +177,19 @@ func (b *Broker) judge(a answer, what string) error {
 	return err
 }
 
-// verification are the words of the libraries of Standard Webhooks. Receivers that use them often answer 400.
-var verification = regexp.MustCompile(`(?i)timestamp (is )?too (old|new)|no matching signature|missing required headers|invalid signature headers`)
+// verification matches what the libraries of Standard Webhooks say of a request that they can't verify, if that is all
+// that the receiver answers: as text, or as the error of a JSON object. Receivers that use them often answer 400.
+var verification = func() *regexp.Regexp {
+	const sentence = `(\w*error: )?(missing required headers|invalid signature headers|` +
+		`((message|signature) )?timestamp (is )?too (old|new)|no matching signature found)\.?`
+	return regexp.MustCompile(`(?i)^\s*("?` + sentence + `"?|\{[^{}\[\]]*"(error|message|detail)"\s*:\s*"` + sentence + `"[^{}\[\]]*\})\s*$`)
+}()
 
-// ofClockOrSecret reports whether a receiver could not verify a request: its time or its signature, which concern every
-// message.
-func ofClockOrSecret(a answer) bool {
-	return (a.status == http.StatusBadRequest || a.status == http.StatusForbidden) && verification.Match(a.body)
+// ofClockOrSecret reports whether a receiver could not verify a signed request: its time or its signature, which
+// concern every message.
+func (b *Broker) ofClockOrSecret(a answer) bool {
+	return len(b.cfg.Keys) > 0 && !a.ofMessage && (a.status == http.StatusBadRequest || a.status == http.StatusForbidden) &&
+		verification.Match(a.body)
 }
 
 // pause makes err unavailable, and makes every request wait as long as the receiver asked.
@@ -219,7 +226,8 @@ func (b *Broker) results(a answer, n int) []error {
 			continue
 		}
 		asked := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
-		outcomes[i] = b.judge(answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error)}, "a message of a batch")
+		result := answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error), ofMessage: true}
+		outcomes[i] = b.judge(result, "a message of a batch")
 	}
 	return outcomes
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/webhook"
 )
 
 func TestEveryStatusHasItsKind(t *testing.T) {
@@ -62,17 +63,47 @@ func TestEveryStatusHasItsKind(t *testing.T) {
 	}
 }
 
-// Receivers that can't verify a request answer 400 as well: their words tell it from a fault of the message.
+// Receivers that can't verify a request answer 400 as well: their words tell it from a fault of the message, if they are
+// all that is said, and if the request was signed.
 func TestAReceiverThatCanNotVerifyIsAnOutage(t *testing.T) {
 	t.Parallel()
+	answered := func(words string, cfg webhooks.Config) error {
+		s := server(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, words, http.StatusBadRequest) })
+		return newBroker(t, s.URL, cfg).Publish(patient(t), messages(1, 1))[0]
+	}
 	for words, want := range map[string]string{
 		"Message timestamp too old": "unavailable", "Message timestamp too new": "unavailable",
-		"No matching signature found": "unavailable", "amount is missing": "retried",
+		"No matching signature found": "unavailable", "no matching signature found": "unavailable",
+		"WebhookVerificationError: Missing required headers":         "unavailable",
+		`{"error":"Invalid Signature Headers"}`:                      "unavailable",
+		`{"status": 400, "message": "No matching signature found."}`: "unavailable",
+
+		"amount is missing": "retried", "no matching signature for contract 7": "retried",
+		"Missing required headers: X-Tenant":                     "retried",
+		`{"error":"the event's timestamp is too old"}`:           "retried",
+		`{"contract":{"error":"No matching signature found"}}`:   "retried",
+		"order 7: No matching signature found\nask the customer": "retried",
 	} {
-		s := server(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, words, http.StatusBadRequest) })
-		errs := newBroker(t, s.URL, webhooks.Config{}).Publish(patient(t), messages(1, 1))
-		if len(errs) != 1 || kind(errs[0]) != want || want == "unavailable" && !strings.Contains(errs[0].Error(), "clocks") {
-			t.Errorf("%s: %v, want %s", words, errs, want)
+		err := answered(words, webhooks.Config{Keys: keys()})
+		if kind(err) != want || want == "unavailable" && !strings.Contains(err.Error(), "clocks") {
+			t.Errorf("%s: %v, want %s", words, err, want)
+		}
+		if err := answered(words, webhooks.Config{Keys: []webhook.Key{}}); kind(err) != "retried" {
+			t.Errorf("%s, to a request that has no signature: %v", words, err)
+		}
+	}
+}
+
+func TestAResultInABatchIsAboutItsMessageWhateverItSays(t *testing.T) {
+	t.Parallel()
+	s := server(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusMultiStatus)
+		fmt.Fprintln(w, `{"status":400,"error":"no matching signature for contract 7"}`)
+		fmt.Fprintln(w, `{"status":400,"error":"No matching signature found"}`)
+	})
+	for _, err := range newBroker(t, s.URL, webhooks.Config{Batch: 2, Keys: keys()}).Publish(patient(t), messages(2, 2)) {
+		if kind(err) != "retried" {
+			t.Errorf("outcome %v", err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/webhook"
 )
 
 func TestThePageHasTheKindOfEveryStatus(t *testing.T) {
@@ -31,7 +32,7 @@ func TestThePageHasTheKindOfEveryStatus(t *testing.T) {
 		}
 		answers[name] = kind
 	}
-	answers["400 or 403 that says that a signature or its time is wrong"] = (&Broker{}).judge(
+	answers["400 or 403 that says that a signature or its time is wrong"] = (&Broker{cfg: Config{Keys: make([]webhook.Key, 1)}}).judge(
 		answer{status: http.StatusBadRequest, body: []byte("timestamp too old")}, "m")
 	answers.Page(t, "../../docs/brokers", "http.md", "statuses")
 }
