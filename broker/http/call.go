@@ -182,15 +182,15 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 		c.settleAll(group, err)
 		return
 	}
+	c.halves(ctx, at, group)
+}
+
+// halves sends group in two requests, if the call may look on.
+func (c *call) halves(ctx context.Context, at *rounds, group []int32) {
 	if !c.spent.Spend(2) {
 		c.settleAll(group, search.ErrUndecided)
 		return
 	}
-	c.halves(ctx, at, group)
-}
-
-// halves sends group in two requests.
-func (c *call) halves(ctx context.Context, at *rounds, group []int32) {
 	half := len(group) / 2
 	c.several(ctx, at, group[:half])
 	rest := c.unsettled(group[half:])

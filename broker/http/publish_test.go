@@ -216,6 +216,23 @@ func TestAMessageThatABatchCanNotHaveIsRefusedAlone(t *testing.T) {
 	brokertest.CheckRefused(t, batch, b.Publish(patient(t), batch), 7)
 }
 
+// Neither does a call look for such messages without end: what it has not decided costs no attempt.
+func TestASearchForMessagesThatABatchCanNotHaveEnds(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, newRecorder(t, always(http.StatusOK)).URL, webhooks.Config{Batch: 1000})
+	batch := messages(600, 600)
+	for _, m := range batch {
+		m.DeliverAt = time.Date(20231, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	kinds := map[string]int{}
+	for _, err := range b.Publish(patient(t), batch) {
+		kinds[kind(err)]++
+	}
+	if kinds["refused"] == 0 || kinds["skipped"] < 400 || kinds["refused"]+kinds["skipped"] != 600 {
+		t.Errorf("outcomes %v", kinds)
+	}
+}
+
 func TestTheReceiversResultsDecideOverAMessageOfABatch(t *testing.T) {
 	t.Parallel()
 	outcomes := map[string]error{"1": errors.New("no"), "2": outbox.Permanent(errors.New("never")),
