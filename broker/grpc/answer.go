@@ -82,12 +82,15 @@ func ofOneMessage(err error) bool {
 }
 
 // ofSize reports whether an error says that a request or a message is too large. Libraries answer RESOURCE_EXHAUSTED,
-// which servers use for quotas too, so the words decide; Rust's answers OUT_OF_RANGE, a proxy a status of HTTP.
+// which servers use for quotas too, so the words decide; Rust's answers OUT_OF_RANGE. UNKNOWN is any error of a
+// server's code; the library makes it of a proxy's status of HTTP too.
 func ofSize(err error) bool {
 	s := status.Convert(err)
 	switch s.Code() {
-	case codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument, codes.Unknown:
+	case codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument:
 		return search.OfSize(s.Message()) && !ofHeaders(err)
+	case codes.Unknown:
+		return strings.HasPrefix(s.Message(), "unexpected HTTP status code received from server: 413")
 	}
 	return false
 }

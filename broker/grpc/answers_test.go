@@ -39,9 +39,22 @@ func TestThePageHasTheKindOfEveryCode(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		add("`"+names[code]+"`", code, "no")
 	}
-	for _, code := range []codes.Code{codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument, codes.Unknown} {
+	for _, code := range []codes.Code{codes.ResourceExhausted, codes.OutOfRange, codes.InvalidArgument} {
 		add("`"+names[code]+"` about size", code, "received message larger than max (2 vs. 1)")
 	}
+	add("`UNKNOWN` for a proxy's 413", codes.Unknown, "unexpected HTTP status code received from server: 413 (Request Entity Too Large)")
 	message.Page(t, "../../docs/brokers", "grpc.md", "codes of a message")
 	request.Page(t, "../../docs/brokers", "grpc.md", "codes of a request")
+}
+
+func TestTheWordsOfAnOverloadAreNotAboutSize(t *testing.T) {
+	t.Parallel()
+	for code, words := range map[codes.Code]string{
+		codes.ResourceExhausted: "request took too long", codes.Unknown: "db: message too large for the cache",
+		codes.OutOfRange: "exceeded request quota", codes.InvalidArgument: "waited in queue too long",
+	} {
+		if ofSize(status.Error(code, words)) {
+			t.Errorf("%v, %s", code, words)
+		}
+	}
 }

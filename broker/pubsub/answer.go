@@ -25,8 +25,7 @@ func (b *Broker) classify(topic string, err error) error {
 	}
 	s, _ := status.FromError(err)
 	said := fmt.Errorf("pubsub: topic %q: %w", topic, err)
-	switch {
-	case s.Code() == codes.ResourceExhausted && search.OfSize(s.Message()), s.Code() == codes.OutOfRange && search.OfSize(s.Message()):
+	if (s.Code() == codes.ResourceExhausted || s.Code() == codes.OutOfRange) && search.OfSize(s.Message()) {
 		return outbox.Permanent(said) // the emulator, or a server between
 	}
 	switch s.Code() {

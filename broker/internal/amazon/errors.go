@@ -78,12 +78,12 @@ func Classify(doing string, err error) error {
 		return Missing(said)
 	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress", "UnsupportedOperation", "MissingParameter"):
 		return outbox.TopicUnavailable(said)
+	case serverFault(err, api):
+		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said))
 	case isContent(code), search.OfSize(api.ErrorMessage()):
 		return refusal{outbox.Permanent(said), true}
 	case isForeign(code):
 		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint the service's?", said))
-	case serverFault(err, api):
-		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said))
 	}
 	return refusal{error: said}
 }

@@ -86,6 +86,7 @@ func TestEveryAnswerToARequestHasItsKind(t *testing.T) {
 		answered(400, &smithy.GenericAPIError{Code: "InvalidParameterValue", Message: "Message must be shorter than 262144 bytes."}))
 	answers.Page(t, "../../../docs/brokers", "sqs.md", "codes")
 	for _, err := range []error{
+		answered(500, &smithy.GenericAPIError{Code: "InternalFailure", Message: "message too large for the cache"}),
 		errors.New("connection reset"), context.DeadlineExceeded, fmt.Errorf("no credentials"), answered(502,
 			errors.New("html")), answered(301, errors.New("html")), answered(0, context.DeadlineExceeded),
 	} {

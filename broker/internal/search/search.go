@@ -5,6 +5,7 @@ package search
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,9 +45,30 @@ func (b *Budget) Spend(sends int) bool {
 // minimum is enough to find one message among 10,000.
 const minimum = 2 * 14
 
-var size = regexp.MustCompile(`(?i)(larger|bigger|longer|greater) than (the )?(max|limit|allowed|permitted)|must be shorter than|too (large|big|long)|` +
-	`exceed(s|ed|ing)? (the )?((configured|allowed|maximum|max) )*(message|request|payload|size|length)|` +
-	`(message|request|payload|body|record|batch) (size|length) .*(exceed|limit|max)|status code received from server: 413`)
+// What servers and libraries say that find a message or a request too large. The words alone decide where a code means
+// a quota too, so they need to name what is too large, and its size: "request took too long" and "exceeded message
+// rate" are the words of an overload.
+var size = func() *regexp.Regexp {
+	const (
+		noun  = `\b(message|request|payload|body|record|batch|entity|frame|string)`
+		value = `( of)?( \(?[\d,.]+( ?([kmg]i?b|bytes))?\)?)?`
+		most  = `(the )?((configured|allowed|permitted|maximum|max) )*`
+	)
+	return regexp.MustCompile(`(?i)` + strings.Join([]string{
+		noun + `([ _](size|length))?( is| was)? too (large|big)`,
+		noun + `([ _]length)?( is| was)? too long`,
+		noun + `( after decompression)?( is| was)? (larger|bigger|greater) than (the )?(max|limit|allowed|permitted)`,
+		noun + `[ _](size|length)` + value + `( is| was)? (exceed(s|ed|ing)?|(larger|bigger|greater|longer|more) than|over|above) `,
+		noun + ` exceed(s|ed|ing)? ` + most + `((message|request|payload|body|record|batch) )?(size|length)\b`,
+		`exceed(s|ed|ing)? ` + most + noun + ` (size|length)\b`,
+		noun + ` exceed(s|ed|ing)? ` + most + `(limit )?(of )?\d+ bytes`,
+		noun + ` must be shorter than \d+ bytes`,
+		`status code received from server: 413`,
+	}, "|"))
+}()
+
+// flow matches what is said of limits on how much there is in a time, which may name a size too.
+var flow = regexp.MustCompile(`(?i)\b(rate|quota|throughput|bandwidth)\b|\bper (second|minute|hour|day)\b|bytes/s|\bof time\b`)
 
 // OfSize reports whether the words of a refusal say that something is too large.
-func OfSize(words string) bool { return size.MatchString(words) }
+func OfSize(words string) bool { return size.MatchString(words) && !flow.MatchString(words) }
