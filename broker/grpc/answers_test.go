@@ -2,6 +2,8 @@ package grpc
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -57,4 +59,26 @@ func TestTheWordsOfAnOverloadAreNotAboutSize(t *testing.T) {
 			t.Errorf("%v, %s", code, words)
 		}
 	}
+}
+
+func TestALimitThatAServerHadIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &Broker{cfg: Defaults()}
+		check := func(want int) {
+			t.Helper()
+			if got := b.most(); got != want {
+				t.Errorf("requests have up to %d bytes, want %d", got, want)
+			}
+		}
+		b.refusedSize(100_000)
+		b.refusedSize(200_000)
+		check(50_000)
+		b.refusedSize(10)
+		check(leastHalf)
+		time.Sleep(limitHolds)
+		check(b.cfg.MaxMessageBytes)
+		b.refusedSize(200_000)
+		check(100_000)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
@@ -24,8 +25,7 @@ type Broker struct {
 	cfg    Config
 	unary  atomic.Bool
 
-	// half is half the size of the smallest request of several messages that was refused as too large; 0: none was.
-	half atomic.Int64
+	known atomic.Pointer[limit] // nil: no request of several messages was refused as too large
 
 	batches inorder.Pool
 
@@ -125,10 +125,21 @@ func (b *Broker) Close() error {
 	return nil
 }
 
+// limit is half the size of the smallest request of several messages that the server refused as too large. It is
+// forgotten after a while, because the server's limit may have been raised.
+type limit struct {
+	bytes int
+	since time.Time
+}
+
+const limitHolds = 5 * time.Minute
+
+func (l *limit) holds() bool { return l != nil && time.Since(l.since) < limitHolds }
+
 // most returns the most bytes of a request that has several messages.
 func (b *Broker) most() int {
-	if half := int(b.half.Load()); half > 0 {
-		return min(half, b.cfg.MaxMessageBytes)
+	if known := b.known.Load(); known.holds() {
+		return min(known.bytes, b.cfg.MaxMessageBytes)
 	}
 	return b.cfg.MaxMessageBytes
 }
@@ -136,9 +147,13 @@ func (b *Broker) most() int {
 // refusedSize notes that the server has refused a request of several messages because of its size. Otherwise each call
 // would have to find out again how much it takes.
 func (b *Broker) refusedSize(bytes int) {
+	refused := &limit{max(bytes/2, leastHalf), time.Now()}
 	for {
-		known := b.half.Load()
-		if half := max(int64(bytes)/2, leastHalf); known > 0 && known <= half || b.half.CompareAndSwap(known, half) {
+		known := b.known.Load()
+		if known.holds() && known.bytes <= refused.bytes {
+			return
+		}
+		if b.known.CompareAndSwap(known, refused) {
 			return
 		}
 	}
