@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -86,8 +87,12 @@ func (c *core) shut(now time.Time, it *item) {
 const maxRefused = 10_000
 
 // wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others
-// of its route since it said so the last time. Then it is up to the message: the failure counts.
+// of its route since it said so the last time. Then it is up to the message: the failure counts. It never is where the
+// broker knows that no message can be at fault.
 func (c *core) wronged(it *item) bool {
+	if blameless(it.err) {
+		return false
+	}
 	key := c.stored.key(it.d.Lane())
 	if o := c.refused[key]; o != nil && o.over {
 		delete(c.refused, key)
@@ -95,6 +100,14 @@ func (c *core) wronged(it *item) bool {
 		return true
 	}
 	return false
+}
+
+// blameless reports whether what is marked as unavailable in the error of a topic is marked so itself.
+func blameless(err error) bool {
+	for outbox.IsTopicUnavailable(err) {
+		err = errors.Unwrap(err)
+	}
+	return outbox.IsUnavailable(err)
 }
 
 // clone returns a route that doesn't point into the memory of a page.

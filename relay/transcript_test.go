@@ -270,6 +270,8 @@ func (p *player) outcomes(words []string, n int) []error {
 			errs[i] = outbox.Permanent(errors.New("refused"))
 		case "gone":
 			errs[i] = outbox.TopicUnavailable(errors.New("no such topic"))
+		case "clock":
+			errs[i] = outbox.TopicUnavailable(outbox.Unavailable(errors.New("the topic's server has another time")))
 		case "down":
 			errs[i] = outbox.Unavailable(errors.New("nobody answers"))
 		case "skip":

@@ -32,9 +32,6 @@ var verdicts = map[*kerr.Error]verdict{
 	// A topic that we know wrongly.
 	kerr.UnknownTopicOrPartition: topicGone, kerr.UnknownTopicID: topicGone, kerr.InconsistentTopicID: topicGone,
 
-	// The time of a record is that of publishing, by this machine's clock: no message can be at fault.
-	kerr.InvalidTimestamp: unknownOutcome,
-
 	// What the cluster knows of the producer or its transaction.
 	kerr.OutOfOrderSequenceNumber: unknownOutcome, kerr.DuplicateSequenceNumber: unknownOutcome,
 	kerr.UnknownProducerID: unknownOutcome, kerr.InvalidProducerEpoch: unknownOutcome,
@@ -90,6 +87,12 @@ func (b *Broker) topicError(name string, err error) error {
 		return outbox.Permanent(fmt.Errorf("kafka: topic %q: the cluster takes no topic of this name: %w", name, err))
 	case errors.Is(err, kerr.UnsupportedForMessageFormat):
 		err = fmt.Errorf("kafka: topic %q: its message.format.version is older than 0.11, which knows no headers; raise it: %w", name, err)
+	case errors.Is(err, kerr.InvalidTimestamp):
+		// The time of a record is that of publishing, by this machine's clock: no message can be at fault. How far it
+		// may be from a server's time is a setting of the topic.
+		err = outbox.Unavailable(fmt.Errorf("kafka: topic %q: %w; the clock of this machine and that of a server of the cluster "+
+			"are further apart than the topic's message.timestamp.after.max.ms (an hour by default) or "+
+			"message.timestamp.before.max.ms allows: set both clocks right, or raise that limit if only this topic is refused", name, err))
 	default:
 		err = fmt.Errorf("kafka: topic %q: %w", name, err)
 	}
@@ -112,9 +115,6 @@ func (b *Broker) down(err error) error {
 func explain(err error) error {
 	advice := ""
 	switch {
-	case errors.Is(err, kerr.InvalidTimestamp):
-		advice = "the clock of this machine and that of a server of the cluster are further apart than the topic's " +
-			"message.timestamp.after.max.ms (an hour by default) or message.timestamp.before.max.ms allows: set both clocks right"
 	case errors.Is(err, kerr.ClusterAuthorizationFailed):
 		advice = "not permitted to produce idempotently; grant this user IdempotentWrite on the cluster"
 	case errors.Is(err, kerr.IllegalSaslState), errors.Is(err, kerr.UnsupportedSaslMechanism):

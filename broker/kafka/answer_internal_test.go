@@ -34,7 +34,7 @@ func TestThePageHasTheKindOfEveryCode(t *testing.T) {
 		name := fmt.Sprintf("`%s`", answer.Message)
 		_, listed := verdicts[answer]
 		own := slices.Contains([]*kerr.Error{kerr.TopicAuthorizationFailed, kerr.InvalidTopicException, kerr.PolicyViolation,
-			kerr.UnsupportedForMessageFormat, kerr.InvalidConfig}, answer)
+			kerr.UnsupportedForMessageFormat, kerr.InvalidConfig, kerr.InvalidTimestamp}, answer)
 		if !listed && !own {
 			if answer.Retriable && verdictOn(answer) != unknownOutcome {
 				t.Errorf("%s is to be retried, and taken for a fault of a topic", name)
@@ -58,7 +58,6 @@ func TestTheAdviceFitsTheAnswer(t *testing.T) {
 	t.Parallel()
 	b := &Broker{cfg: Config{Brokers: []string{"kafka-1:9092"}}}
 	for said, advice := range map[error]string{
-		kerr.InvalidTimestamp:           "set both clocks right",
 		kerr.IllegalSaslState:           "port takes no authentication by SASL",
 		kerr.ClusterAuthorizationFailed: "IdempotentWrite",
 		fmt.Errorf("invalid large response size 1375731712 > limit 104857600"): "doesn't speak Kafka's protocol",

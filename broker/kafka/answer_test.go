@@ -2,8 +2,10 @@ package kafka_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,37 +17,46 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The clock of this machine or of a server is wrong: no message is at fault.
-func TestAClockThatIsWrongIsAnOutageWithItsName(t *testing.T) {
+// The clock of this machine or of a server is wrong, or a topic has a small limit: no message is at fault, and other
+// topics go on.
+func TestAClockThatIsWrongIsAnOutageOfTheTopicsThatMindIt(t *testing.T) {
 	t.Parallel()
-	f := newFake(t, kfake.SeedTopics(2, "orders"))
+	f := newFake(t, kfake.SeedTopics(2, "orders", "minutes"))
 	b := f.broker(kafka.Config{})
-	batch := brokertest.Messages("orders", 50, 10)
-	fault := f.Fault(kfake.Fault{Keys: produce, Err: kerr.InvalidTimestamp, Count: -1})
-	for i, err := range b.Publish(patient(t), batch) {
-		if i == 0 {
-			contains(t, err, "INVALID_TIMESTAMP", "set both clocks right")
-		}
-		if brokertest.Kind(err) != "unavailable" && brokertest.Kind(err) != "skipped" {
+	batch, others := brokertest.Messages("minutes", 50, 10), brokertest.Messages("orders", 10, 10)
+	for i, m := range others {
+		m.Key = fmt.Sprint("other ", i)
+	}
+	fault := f.Fault(kfake.Fault{Keys: produce, Topic: "minutes", Err: kerr.InvalidTimestamp, Count: -1})
+	errs := b.Publish(patient(t), slices.Concat(batch, others))
+	for i, err := range errs {
+		switch kind := brokertest.Kind(err); {
+		case i >= len(batch) && err != nil:
+			t.Errorf("message %d of another topic: %v", i, err)
+		case i < len(batch) && kind != "topic unavailable" && kind != "skipped":
 			t.Errorf("message %d: %v", i, err)
 		}
+	}
+	contains(t, errs[0], "INVALID_TIMESTAMP", "set both clocks right", "limit")
+	if !outbox.IsUnavailable(errors.Unwrap(errs[0])) {
+		t.Error("the message may be at fault")
 	}
 	if fault.Hits() > 4 {
 		t.Errorf("%d requests to find out about a clock", fault.Hits())
 	}
 	fault.Remove()
 	deliver(patient(t), t, b, batch)
-	f.inOrder(t, batch, "orders")
+	f.inOrder(t, batch, "minutes")
 }
 
-func TestAClockThatARealServerRefusesIsAnOutage(t *testing.T) {
+func TestAClockThatARealServerRefusesIsAnOutageOfItsTopic(t *testing.T) {
 	t.Parallel()
 	c := realCluster(t)
 	topic := c.topic(1, "message.timestamp.before.max.ms", "1", "message.timestamp.after.max.ms", "1")
 	b := c.broker(kafka.Config{Topic: topic, Dial: slow})
 	for _, err := range b.Publish(patient(t), brokertest.Messages(topic, 20, 20)) {
-		if !outbox.IsUnavailable(err) {
-			t.Fatalf("%v, want an outage", err)
+		if !outbox.IsTopicUnavailable(err) {
+			t.Fatalf("%v, want an outage of the topic", err)
 		}
 		contains(t, err, "clock")
 	}
