@@ -17,6 +17,7 @@ const (
 	kindPermanent errorKind = iota + 1
 	kindUnavailable
 	kindTopicUnavailable
+	kindOfMessage
 )
 
 func (e *kindError) Error() string { return e.err.Error() }
@@ -44,6 +45,14 @@ func IsUnavailable(err error) bool { return hasKind(err, kindUnavailable) }
 
 // IsTopicUnavailable reports whether err, or an error it wraps, was marked by TopicUnavailable.
 func IsTopicUnavailable(err error) bool { return hasKind(err, kindTopicUnavailable) }
+
+// OfMessage marks err as one that a retry may cure and that is about this message: the destination works, and finds
+// fault with the message (it isn't valid, what it names is missing). However many messages fail so, around.Breaker
+// takes it for no outage. OfMessage(nil) is nil.
+func OfMessage(err error) error { return withKind(err, kindOfMessage) }
+
+// IsOfMessage reports whether err, or an error it wraps, was marked by OfMessage.
+func IsOfMessage(err error) bool { return hasKind(err, kindOfMessage) }
 
 // ErrSkipped is a broker's answer for a message that it did not send because an earlier message of the
 // same key in the same batch failed. A broker also answers so when it has looked long enough for the messages because

@@ -30,7 +30,8 @@ type Broker interface {
 	//
 	// Publish does not retry what the broker refused. It marks errors with outbox.Permanent (this
 	// message was refused), outbox.TopicUnavailable (what it is published to doesn't exist or may not be
-	// written to) and outbox.Unavailable (no answer came, or the outcome is unknown). When ctx ends it
+	// written to) and outbox.Unavailable (no answer came, or the outcome is unknown). It may mark what a
+	// retry may cure with outbox.OfMessage, see around.Breaker. When ctx ends it
 	// returns soon, with unavailable errors for what is unknown.
 	//
 	// The messages and all they point to belong to the caller and are reused after the return: nothing

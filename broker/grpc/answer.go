@@ -30,6 +30,8 @@ func (cfg *Config) outcome(o *outboxpb.Outcome, topic string) error {
 		err = outbox.Permanent(err)
 	case codes.Unavailable, codes.ResourceExhausted, codes.Unauthenticated, codes.Canceled: // of the server, not of the message
 		err = outbox.Unavailable(err)
+	case codes.NotFound, codes.Aborted, codes.PermissionDenied:
+		err = outbox.OfMessage(err)
 	}
 	return cfg.after(err, o.GetRetryAfter().AsDuration())
 }

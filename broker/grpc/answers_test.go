@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 )
@@ -81,4 +82,16 @@ func TestALimitThatAServerHadIsForgotten(t *testing.T) {
 		b.refusedSize(200_000)
 		check(100_000)
 	})
+}
+
+func TestWhatIsAboutAMessageMakesNoOutage(t *testing.T) {
+	t.Parallel()
+	cfg := Defaults()
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		err := cfg.outcome(&outboxpb.Outcome{Code: int32(code), Error: "no"}, "t")
+		want := code == codes.NotFound || code == codes.Aborted || code == codes.PermissionDenied
+		if outbox.IsOfMessage(err) != want {
+			t.Errorf("%v is about a message: %t", code, !want)
+		}
+	}
 }

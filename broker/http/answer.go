@@ -171,6 +171,9 @@ func (b *Broker) judge(a answer, what string) error {
 	case gateway(a.status):
 		return b.pause(a, err)
 	}
+	if a.status < http.StatusInternalServerError {
+		err = outbox.OfMessage(err)
+	}
 	if a.retryAfter > 0 {
 		return outbox.RetryAfter(err, a.retryAfter)
 	}
@@ -222,7 +225,7 @@ func (b *Broker) results(a answer, n int) []error {
 	for i, r := range list {
 		if r.Status == http.StatusFailedDependency {
 			// The receiver knows of an earlier failure of the message's key, which need not be in this batch.
-			outcomes[i] = fmt.Errorf("http: %s left a message for later (424)", a.host)
+			outcomes[i] = outbox.OfMessage(fmt.Errorf("http: %s left a message for later (424)", a.host))
 			continue
 		}
 		asked := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	webhooks "github.com/pgoutbox/outbox/broker/http"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/relay/around"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -63,8 +64,35 @@ func TestEveryStatusHasItsKind(t *testing.T) {
 	}
 }
 
-// Receivers that can't verify a request answer 400 as well: their words tell it from a fault of the message, if they are
-// all that is said, and if the request was signed.
+// A receiver that fails over every message is down; one that finds fault with several messages is not.
+func TestWhatIsAboutAMessageMakesNoOutage(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{
+		400: "retried", 403: "retried", 404: "retried", 409: "retried", 424: "retried", 410: "unavailable", 422: "refused",
+		500: "unavailable", 501: "unavailable", 429: "unavailable", 503: "unavailable",
+	} {
+		for _, size := range []int{1, 100} {
+			s := server(t, func(w http.ResponseWriter, _ *http.Request) {
+				if size == 1 {
+					w.WriteHeader(status)
+					return
+				}
+				w.WriteHeader(http.StatusMultiStatus)
+				fmt.Fprintf(w, `{"status":%d}`+"\n", status)
+			})
+			b := around.Breaker(newBroker(t, s.URL, webhooks.Config{Batch: size}), 5)
+			for i := range 7 {
+				errs := b.Publish(patient(t), messages(1, 1))
+				if got := kind(errs[0]); got != want && (i >= 4 || status < 500) {
+					t.Errorf("message %d that gets %d is %s, want %s: %v", i, status, got, want, errs[0])
+				}
+			}
+		}
+	}
+}
+
+// Receivers that can't verify a request answer 400 as well: their words tell it from a fault of the message, if they
+// are all that is said, and if the request was signed.
 func TestAReceiverThatCanNotVerifyIsAnOutage(t *testing.T) {
 	t.Parallel()
 	answered := func(words string, cfg webhooks.Config) error {

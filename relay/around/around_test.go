@@ -339,16 +339,17 @@ func TestARowOfDifferentFailuresIsAnOutage(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreNoOutage(t *testing.T) {
+func TestAnswersAboutMessagesAreNoOutage(t *testing.T) {
 	t.Parallel()
-	r := &recorder{answer: func(*outbox.Message) error { return outbox.Permanent(errors.New("too large")) }}
-	b := around.Breaker(r, 2)
-	for i := range 10 {
-		list := batch("a", "b")
-		list[0].ID[0], list[1].ID[0] = byte(i), byte(i)
-		for _, err := range b.Publish(t.Context(), list) {
-			if !outbox.IsPermanent(err) {
-				t.Fatalf("the answer is %v", err)
+	for _, answer := range []error{outbox.Permanent(errors.New("too large")), outbox.OfMessage(errors.New("400 Bad Request"))} {
+		b := around.Breaker(&recorder{answer: func(*outbox.Message) error { return answer }}, 2)
+		for i := range 10 {
+			list := batch("a", "b")
+			list[0].ID[0], list[1].ID[0] = byte(i), byte(i)
+			for _, err := range b.Publish(t.Context(), list) {
+				if err != answer {
+					t.Fatalf("the answer is %v, want %v", err, answer)
+				}
 			}
 		}
 	}

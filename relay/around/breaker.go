@@ -13,8 +13,9 @@ import (
 // Breaker returns a broker that treats a series of failures as an outage: once messages of threshold different ids have
 // failed since inner last accepted one, failures are answered as unavailable. The relay then stalls the destination,
 // probes it with one call at a time, and spends no attempts. The first accepted message ends the outage. Refusals
-// (permanent errors) don't count and are passed on, because each is about one message. A single message that keeps
-// failing is no outage either. threshold must be positive. Closing the broker closes inner.
+// (permanent errors) and what is marked by outbox.OfMessage don't count and are passed on, because each is about one
+// message. A single message that keeps failing is no outage either. threshold must be positive. Closing the broker
+// closes inner.
 func Breaker(inner relay.Broker, threshold int) relay.Broker {
 	return wrap(&breaker{inner: inner, threshold: threshold, failing: map[outbox.ID]struct{}{}}, inner)
 }
@@ -65,8 +66,9 @@ func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
 	return len(b.failing) >= b.threshold
 }
 
-// counts reports whether an error is one that a retry may cure and that counts as an attempt.
+// counts reports whether an error is one that a retry may cure, that counts as an attempt, and that may be about the
+// destination.
 func counts(err error) bool {
 	return err != nil && !outbox.IsPermanent(err) && !outbox.IsUnavailable(err) &&
-		!outbox.IsTopicUnavailable(err) && !errors.Is(err, outbox.ErrSkipped)
+		!outbox.IsTopicUnavailable(err) && !outbox.IsOfMessage(err) && !errors.Is(err, outbox.ErrSkipped)
 }

@@ -107,7 +107,7 @@ type Backoff struct {
 type Outage struct {
 	Initial time.Duration `json:"initial" jsonschema:"Pause before a destination that does not answer is asked again, with one call; it doubles each time."`
 	Max     time.Duration `json:"max" jsonschema:"The longest pause."`
-	After   int           `json:"after" min:"0" max:"10000" jsonschema:"Failures of this many different messages, with none accepted in between, count as an outage as well, and spend no attempts. 0: only a broker that does not answer does. 5 for http and grpc."`
+	After   int           `json:"after" min:"0" max:"10000" jsonschema:"Failures of this many different messages, with none accepted in between, count as an outage as well, and spend no attempts. Answers about a message (4xx of HTTP) are not counted. 0: only a broker that does not answer does. 5 for http and grpc."`
 }
 
 // Poll is the pause between two reads.
