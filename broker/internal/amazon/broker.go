@@ -82,7 +82,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	c := newCall(b, batch)
 	defer b.batches.End(c.Batch)
 	c.run(ctx)
-	return c.Errs()
+	return judgeMisread(c.Errs())
 }
 
 // Ping checks that the service answers and accepts the credentials, and that the targets exist that the configuration

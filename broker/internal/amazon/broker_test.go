@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/smithy-go"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
@@ -120,6 +122,34 @@ func TestAnUnknownOutcomeStopsTheCall(t *testing.T) {
 	}
 	if len(s.sent) > 8 {
 		t.Errorf("%d requests were sent", len(s.sent))
+	}
+}
+
+// A message whose content makes the service misread a request fails alone; an endpoint that misreads all is an outage.
+func TestAMessageThatIsMisreadStallsNoOthers(t *testing.T) {
+	t.Parallel()
+	misreads := func(*Entry) bool { return true }
+	s := &script{send: func(entries []Entry) ([]error, error) {
+		for i := range entries {
+			if misreads(&entries[i]) {
+				return nil, Classify("send", answered(400, &smithy.GenericAPIError{Code: "SerializationException", Message: "text"}))
+			}
+		}
+		return make([]error, len(entries)), nil
+	}}
+	p, batch := publisher(t, s), numbered(40, 20)
+	for i, err := range p.Publish(t.Context(), batch) {
+		if i < 20 && (!outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "is the endpoint the service's?")) {
+			t.Errorf("message %d of an endpoint that misreads all: %v", i, err)
+		}
+	}
+	batch[7].Payload = []byte("odd")
+	misreads = func(e *Entry) bool { return strings.Contains(e.Body, "odd") }
+	for i, err := range p.Publish(t.Context(), batch) {
+		switch kind := brokertest.Kind(err); {
+		case i == 7 && kind != "retried", i == 27 && kind != "skipped", i%20 != 7 && err != nil:
+			t.Errorf("message %d: %v", i, err)
+		}
 	}
 }
 

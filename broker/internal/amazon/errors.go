@@ -28,6 +28,25 @@ func refused(err error) bool {
 	return errors.As(err, &r)
 }
 
+// misread is a refusal of a request that couldn't be read: the endpoint isn't the service's, or a message is to blame.
+type misread struct{ error }
+
+func (m misread) Unwrap() error { return m.error }
+
+// judgeMisread makes an outage of what couldn't be read, if nothing else in the call was accepted.
+func judgeMisread(errs []error) []error {
+	if slices.Contains(errs, nil) {
+		return errs
+	}
+	for i, err := range errs {
+		var m misread
+		if errors.As(err, &m) {
+			errs[i] = outbox.Unavailable(err)
+		}
+	}
+	return errs
+}
+
 // gone is an error about a target that doesn't exist.
 type gone struct{ error }
 
@@ -84,6 +103,8 @@ func Classify(doing string, err error) error {
 		return refusal{outbox.Permanent(said), true}
 	case isForeign(code):
 		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint the service's?", said))
+	case is(code, "MalformedQueryString", "SerializationException"):
+		return refusal{error: misread{fmt.Errorf("%w; is the endpoint the service's?", said)}}
 	}
 	return refusal{error: said}
 }
@@ -127,8 +148,8 @@ func isIdentity(code string) bool {
 
 // isForeign reports whether a code says that the request as such isn't understood.
 func isForeign(code string) bool {
-	return is(code, "InvalidAction", "UnknownOperation", "MalformedQueryString", "InvalidQueryParameter", "InvalidHttpRequest",
-		"MalformedHttpRequest", "NoSuchVersion", "SerializationException")
+	return is(code, "InvalidAction", "UnknownOperation", "InvalidQueryParameter", "InvalidHttpRequest",
+		"MalformedHttpRequest", "NoSuchVersion")
 }
 
 func isDenied(code string) bool {
