@@ -158,8 +158,14 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 		}
 		return err
 	}
-	if err := cmds[0].Err(); err != nil && chunks[0].large() && c.overLimit(ctx, node, err, chunks[0]) {
-		return c.divide(ctx, node, chunks[0], err)
+	if err := cmds[0].Err(); err != nil && chunks[0].large() {
+		switch over, forbidden := c.overLimit(ctx, node, err, chunks[0]); {
+		case over:
+			return c.divide(ctx, node, chunks[0], err)
+		case forbidden:
+			cmds[0].SetErr(fmt.Errorf("%w; the command has %d bytes in one argument, and this user may not ask for the server's limit "+
+				"(CONFIG GET proto-max-bulk-len): if that is less, raise it, or set MaxMessageBytes below it", err, chunks[0].packed))
+		}
 	}
 	var silent error
 	for k, ch := range chunks {
@@ -181,25 +187,25 @@ const leastBulk = 1 << 20
 func (c *chunk) large() bool { return c.bytes > leastBulk-leastBulk/8 }
 
 // overLimit reports whether err is because ch is larger than the server takes. It says so, and closes the connection
-// while the rest is on its way, which may lose what it has said. So the server is asked for its limit; a user who may
-// not ask stays without an answer, and MaxMessageBytes has to be set.
-func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) bool {
+// while the rest is on its way, which may lose what it has said. So the server is asked for its limit; where that is
+// forbidden it stays unknown, and MaxMessageBytes has to be set.
+func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) (over, forbidden bool) {
 	if isAnswer(err) && !ofSize(err.Error()) {
-		return false
+		return false, false
 	}
 	// The library keeps a connection that has brought an answer, though the server is closing it: this finds out.
 	var ask *redis.Cmd
 	for range 3 {
 		ask = redis.NewCmd(ctx, "CONFIG", "GET", "proto-max-bulk-len")
 		if c.b.exec(ctx, node, []redis.Cmder{ask}) != nil {
-			return false
+			return false, false
 		}
 		if ask.Err() == nil || isAnswer(ask.Err()) {
 			break
 		}
 	}
 	if isAnswer(err) {
-		return true
+		return true, false
 	}
 	limit := 0
 	switch values := ask.Val().(type) {
@@ -210,7 +216,7 @@ func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch 
 	case map[any]any:
 		limit, _ = strconv.Atoi(fmt.Sprint(values["proto-max-bulk-len"]))
 	}
-	return limit > 0 && ch.packed > limit
+	return limit > 0 && ch.packed > limit, isAnswer(ask.Err())
 }
 
 // divide sends the halves of a chunk that is too large. A message that is too large alone is refused.
@@ -225,7 +231,7 @@ func (c *call) divide(ctx context.Context, node *redis.Client, ch *chunk, err er
 		return nil
 	}
 	half := len(ch.messages) / 2
-	for _, messages := range [][]int32{ch.messages[:half], slices.Clone(ch.messages[half:])} {
+	for n, messages := range [][]int32{ch.messages[:half], slices.Clone(ch.messages[half:])} {
 		part := &chunk{stream: ch.stream, messages: messages, bytes: ch.bytes}
 		c.mu.Lock()
 		c.dropLost(part)
@@ -234,14 +240,16 @@ func (c *call) divide(ctx context.Context, node *redis.Client, ch *chunk, err er
 			continue
 		}
 		if err := c.portion(ctx, node, []*chunk{part}); err != nil {
-			c.failRest(ch, err)
+			if n == 0 {
+				c.failRest(ch, err)
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-// failRest settles the messages of ch that have no outcome, though a part of it was sent.
+// failRest settles the second half of ch, which was not sent, but for the messages that have an outcome already.
 func (c *call) failRest(ch *chunk, err error) {
 	rest := &chunk{stream: ch.stream}
 	for _, i := range ch.messages[len(ch.messages)/2:] {
