@@ -111,12 +111,8 @@ func (s *file) write(lines []byte) (int, error) {
 // lost.
 func (s *file) ready() error {
 	if s.f != nil {
-		there, err := os.Stat(s.path)
-		if err == nil {
-			own, err := s.f.Stat()
-			if err == nil && os.SameFile(there, own) {
-				return nil
-			}
+		if s.there() {
+			return nil
 		}
 		s.logger.Info("file was renamed or removed; opening a new one", "path", s.path)
 		s.f.Close()
@@ -125,11 +121,21 @@ func (s *file) ready() error {
 	return s.open()
 }
 
+// there reports whether the open file is still at its path.
+func (s *file) there() bool {
+	at, err := os.Stat(s.path)
+	if err != nil {
+		return false
+	}
+	own, err := s.f.Stat()
+	return err == nil && os.SameFile(at, own)
+}
+
 func (s *file) close() error {
 	if s.f == nil {
 		return nil
 	}
-	if s.made {
+	if s.made && s.there() {
 		os.Remove(s.path) // still locked, and empty; nothing is lost if this fails
 	}
 	err := s.f.Close()

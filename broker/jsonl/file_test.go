@@ -79,3 +79,20 @@ func testFault(t *testing.T, text string, spoil func(*os.File) handle) {
 		t.Error(errs)
 	}
 }
+
+// A probe has made the file, logrotate renames it, and another program makes one of the same name.
+func TestAFileOfAnotherProgramIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "out.jsonl")
+	b, err := Open(path, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(b.Ping(t.Context()), os.Rename(path, path+".1"), os.WriteFile(path, []byte("theirs\n"), 0o600), b.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "theirs\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
