@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -54,7 +55,7 @@ func (c *call) closed(l *link, ch *channel) error {
 	case amqp091.NotFound:
 		l.gone(exchange)
 	case amqp091.AccessRefused:
-		cause = fmt.Errorf("%w; allow the user to write to it", cause)
+		cause = fmt.Errorf("%w; %s", cause, advice(said))
 		if topic := namesTopic.FindStringSubmatch(said.Reason); topic != nil {
 			l.refuse(address{exchange, topic[1]}, outbox.TopicUnavailable(cause))
 		} else if !c.encoder.exchange.Constant() {
@@ -62,6 +63,15 @@ func (c *call) closed(l *link, ch *channel) error {
 		}
 	}
 	return cause
+}
+
+// advice says what to do about a refused access to an exchange.
+func advice(said *amqp091.Error) string {
+	if strings.Contains(said.Reason, "internal exchange") {
+		return "an internal exchange takes messages from other exchanges only: publish to one that is bound to it, or declare it anew " +
+			"without internal"
+	}
+	return "allow the user to write to it"
 }
 
 // limit returns the most bytes of a message, if the server has closed the channel because one has more. If it doesn't

@@ -210,6 +210,13 @@ func TestAMissingOrForbiddenExchangeIsTheFaultOfItsTopic(t *testing.T) {
 			t.Errorf("message %d: %v", i, errs[i])
 		}
 	}
+	internal := good + "-internal"
+	ask(t, server.URL(), func(ch *amqp091.Channel) error {
+		return ch.ExchangeDeclare(internal, "fanout", true, false, true, false, nil)
+	})
+	inside := newBroker(t, server.URL(), rabbitmq.Config{Exchange: internal})
+	contains(t, inside.Ping(patient(t)), internal, "from other exchanges only")
+	contains(t, inside.Publish(patient(t), batch[:1])[0], internal, "from other exchanges only")
 	for exchange, fault := range map[string]string{good: "", forbidden: "allow the user to write to it"} {
 		err := newBroker(t, server.URL(), rabbitmq.Config{Exchange: exchange, User: "relay", Password: "secret"}).Ping(patient(t))
 		if fault != "" {

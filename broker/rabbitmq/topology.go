@@ -110,8 +110,9 @@ func (l *link) probe(ctx context.Context, exchange string) error {
 }
 
 // mayWrite checks that the user may publish to an exchange, by a transaction that is rolled back: the server checks the
-// right when a message comes, and routes nothing before a commit. What the user may not do for one routing key alone,
-// the messages that have it are told.
+// right when a message comes, and puts nothing into a queue before a commit. It does ask the exchange where the message
+// goes: one of a plugin that keeps what it is asked about (x-recent-history) keeps an empty message. What the user may
+// not do for one routing key alone, the messages that have it are told.
 func (l *link) mayWrite(ctx context.Context, exchange string) error {
 	err := l.declare(ctx, func(ch *amqp091.Channel) error {
 		if err := ch.Tx(); err != nil {
@@ -124,7 +125,7 @@ func (l *link) mayWrite(ctx context.Context, exchange string) error {
 	})
 	var said *amqp091.Error
 	if errors.As(err, &said) && said.Code == amqp091.AccessRefused && namesTopic.FindString(said.Reason) == "" {
-		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: exchange %q: not permitted: %w; allow the user to write to it", exchange, err))
+		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: exchange %q: not permitted: %w; %s", exchange, err, advice(said)))
 	}
 	return nil // a server without transactions has been asked already whether it answers
 }
