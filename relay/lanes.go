@@ -96,6 +96,10 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 		c.advance(now)
 		return
 	}
+	if list[0].notYet || list[0].OrderingKey() != "" {
+		// Operators may have made the holds a moment ago. What comes from now on waits behind them, until none is left.
+		c.stored.add(c.stored.key(l.name))
+	}
 	if list[0].Blocked {
 		c.closeLane(l)
 		return

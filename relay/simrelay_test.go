@@ -54,6 +54,7 @@ type simRelay struct {
 	gone    bool
 
 	paused map[target]bool // as it was told
+	told   map[string]bool // lanes with holds, as it has loaded them last
 }
 
 type simAction struct {
@@ -122,7 +123,7 @@ func (d *simDestination) clock(r *simRelay) time.Time { return d.now.Add(r.skew)
 // start lets a relay take the lease.
 func (d *simDestination) start() {
 	d.epoch++
-	r := &simRelay{core: newCore(d.cfg, d.rng.Float64), epoch: d.epoch, read: d.cursor, dirty: true}
+	r := &simRelay{core: newCore(d.cfg, d.rng.Float64), epoch: d.epoch, read: d.cursor, dirty: true, told: map[string]bool{}}
 	if d.rng.IntN(4) == 0 {
 		r.skew = time.Duration(d.rng.IntN(7200)-3600) * time.Second
 	}
@@ -182,6 +183,9 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[target{}] || r.paused[target{topic: topic}] ||
 				r.paused[target{lane: lane}] || r.paused[target{topic, lane}] {
 				return fmt.Errorf("%s: relay %d publishes message %d, which is paused", d.name, r.epoch, it.d.Position)
+			}
+			if !it.held && it.keyed() && r.told[it.d.Lane()] {
+				return fmt.Errorf("%s: relay %d publishes message %d before holds of its key that it knows", d.name, r.epoch, it.d.Position)
 			}
 		}
 		if d.log != nil {
@@ -538,6 +542,7 @@ func (d *simDestination) doHeld(r *simRelay, q *heldQuery) error {
 			m.RetryAt, m.Blocked = h.dueAt(r), h.blocked
 			lists[n] = append(lists[n], m)
 		}
+		r.told[lane] = len(lists[n]) > 0
 	}
 	r.core.onHeld(d.clock(r), q.Lanes, lists)
 	return nil

@@ -89,6 +89,7 @@ type simCounts struct {
 	Jumps                                                                         int // of a clock
 	Deselect                                                                      int // messages that a destination did not want
 	Closed                                                                        int // topics
+	Replayed                                                                      int // messages, by an operator
 	Healed                                                                        int // heads without a time of their own
 	Crowded                                                                       int // times that a relay remembers too many lanes
 	Paused, Throttled                                                             int // by an operator
@@ -102,7 +103,7 @@ func (c *simCounts) faults() map[string]*int {
 	return map[string]*int{
 		"deliveries": &c.Delivered, "duplicates": &c.Duplicates, "dead letters": &c.Dead, "holds": &c.Held, "crashes": &c.Crashes,
 		"zombies": &c.Zombies, "outages": &c.Outages, "operators": &c.Requeued, "stops": &c.Stops, "clocks that jump": &c.Jumps,
-		"heads without a time": &c.Healed, "relays that remember too many lanes": &c.Crowded,
+		"replays": &c.Replayed, "heads without a time": &c.Healed, "relays that remember too many lanes": &c.Crowded,
 		"pauses": &c.Paused, "throttles": &c.Throttled, "closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
 		"filters": &c.Deselect, "a destination that is away to the end": &c.Outlived,
 	}
@@ -241,6 +242,8 @@ func (s *simulation) fault(d *simDestination) {
 		d.jump()
 	case 10, 11:
 		d.control()
+	case 12:
+		d.replay()
 	case 9:
 		d.close(simTopics[s.rng.IntN(len(simTopics))])
 	}
