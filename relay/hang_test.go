@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -58,6 +59,67 @@ func TestABrokerThatHangsIsNamedBeforeItsCallTimesOut(t *testing.T) {
 			seen.mu.Unlock()
 			if err := stop(); err != nil || source.done() != 1 {
 				t.Errorf("Run has returned %v; %d settled", err, source.done())
+			}
+		})
+	}
+}
+
+// selective hangs at a key and refuses a topic.
+type selective struct {
+	wire
+	hangs string
+	after time.Duration
+}
+
+func (b *selective) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if slices.ContainsFunc(batch, func(m *outbox.Message) bool { return m.Key == b.hangs }) {
+		time.Sleep(b.after)
+	}
+	return b.wire.Publish(ctx, batch)
+}
+
+// While a call hangs, those of other keys are answered, and a topic of theirs may be unavailable.
+func TestACallThatHangsIsToldBesideOthersThatReturn(t *testing.T) {
+	for topic, want := range map[string][]State{
+		"t": {StateWaiting, StateFlowing, StateStalled, StateFlowing},
+		"u": {StateWaiting, StateFlowing, StateFailing, StateStalled, StateFailing},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			source, seen := newTable(70), &told{}
+			broker := &selective{hangs: "k1", after: time.Minute}
+			broker.answer = func(m *outbox.Message) error {
+				if m.Topic == "u" {
+					return outbox.TopicUnavailable(errors.New("no such topic"))
+				}
+				return nil
+			}
+			rows := source.rows
+			rows[2].Topic = topic
+			source.rows = rows[:7]
+			stop := start(t, source, broker, Config{Observer: seen, Stripes: 2, HoldAfter: time.Hour})
+			for _, row := range rows[7:] {
+				time.Sleep(time.Second / 2)
+				if row.Key == broker.hangs {
+					continue
+				}
+				source.mu.Lock()
+				row.Position = int64(len(source.rows) + 1)
+				source.rows = append(source.rows, row)
+				source.mu.Unlock()
+			}
+			if got := len(broker.got); topic == "t" && got < 20 {
+				t.Errorf("the other stripe has delivered %d while one hangs", got)
+			}
+			for _, want := range [][]State{want[:len(want)-1], want} {
+				seen.mu.Lock()
+				if !slices.Equal(seen.states, want) {
+					t.Errorf("with topic %s it tells %v, want %v", topic, seen.states, want)
+				}
+				seen.mu.Unlock()
+				time.Sleep(broker.after)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
 			}
 		})
 	}

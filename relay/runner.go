@@ -187,7 +187,6 @@ type loop struct {
 	broken  error
 	most    []int             // messages in a call of each stripe, see publish
 	calls   map[int]time.Time // when the call of a stripe began that has not returned
-	answer  time.Time         // when the broker last returned from one
 
 	work        context.Context // publishing, settling
 	intake      context.Context // reading: ends first
@@ -407,8 +406,7 @@ func (l *loop) publish(k *call) func() {
 	l.relay.observe(func() { l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started)) })
 	return func() {
 		delete(l.calls, k.stripe)
-		l.answer = time.Now()
-		l.probe.answered(l.answer)
+		l.probe.answered(time.Now())
 		l.logFailures(k, errs)
 		l.core.onPublished(time.Now(), k, errs)
 	}
@@ -427,43 +425,49 @@ func (k *call) age(now time.Time) []time.Duration {
 	return k.ages
 }
 
-// hangsAfter is how long a broker may be silent while it has calls to answer, before the state says so. The calls go
-// on: how long they may last is up to the adapter.
+// hangsAfter is how long a call to the broker may last before the state says so. The call goes on: how long it may last
+// is up to the adapter.
 const hangsAfter = 5 * time.Second
 
-var errHangs = fmt.Errorf("no call to the broker has returned for %v; it waits for the answer", hangsAfter)
+var errHangs = fmt.Errorf("a call to the broker has not returned for %v; the keys of its messages wait for the answer", hangsAfter)
 
-// silentFrom is when the broker begins to be silent, zero if it has no call to answer.
-func (l *loop) silentFrom() (from time.Time) {
+// hangsAt is when the first of the calls to the broker begins to hang, zero if there is none. Each is judged by itself:
+// others may be answered, of other keys.
+func (l *loop) hangsAt() time.Time {
+	var first time.Time
 	for _, began := range l.calls {
-		if began.Before(l.answer) {
-			began = l.answer
-		}
-		if from.IsZero() || began.Before(from) {
-			from = began
+		if first.IsZero() || began.Before(first) {
+			first = began
 		}
 	}
-	if from.IsZero() {
-		return from
+	if first.IsZero() {
+		return first
 	}
-	return from.Add(hangsAfter)
+	return first.Add(hangsAfter)
 }
 
 // watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages, and when
 // nothing new is read because too much is set aside. It returns when it has to look again.
 func (l *loop) watchOutage(now time.Time) time.Time {
-	silent := l.silentFrom()
-	l.tell(now, silent)
-	if silent.After(now) {
-		return silent
+	hangsAt := l.hangsAt()
+	hangs := !hangsAt.IsZero() && !hangsAt.After(now)
+	l.tell(hangs)
+	if hangs {
+		return time.Time{}
 	}
-	return time.Time{}
+	return hangsAt
 }
 
-func (l *loop) tell(now, silent time.Time) {
+func (l *loop) tell(hangs bool) {
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
 		if l.state.change(StateStalled, cause) {
 			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+		}
+		return
+	}
+	if hangs {
+		if l.state.change(StateStalled, errHangs) {
+			l.relay.cfg.Logger.Warn("destination hangs", "destination", l.relay.cfg.Name, "error", errHangs)
 		}
 		return
 	}
@@ -482,12 +486,6 @@ func (l *loop) tell(now, silent time.Time) {
 	if err := l.probe.err; err != nil {
 		if l.state.change(StateStalled, err) {
 			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
-		}
-		return
-	}
-	if !silent.IsZero() && !silent.After(now) {
-		if l.state.change(StateStalled, errHangs) {
-			l.relay.cfg.Logger.Warn("destination hangs", "destination", l.relay.cfg.Name, "error", errHangs)
 		}
 		return
 	}
