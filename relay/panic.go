@@ -10,9 +10,9 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// PanicError is what a panic becomes in code that a relay calls: of the Broker, Select or the Observer. A log shows the
-// stack too. There is no Unwrap: a value may be an error with a mark, such as Unavailable, and the panic is a failure
-// of the message all the same.
+// PanicError is what a panic becomes in code that a relay calls: of the Broker, Select, Remedy or the Observer. A log
+// shows the stack too. There is no Unwrap: a value may be an error with a mark, such as Unavailable, and the panic is a
+// failure of the message all the same.
 type PanicError struct {
 	Call  string // such as "Broker.Publish"
 	Value any    // what recover returned

@@ -245,3 +245,20 @@ func TestACallThatEndsItsGoroutineBreaksTheSession(t *testing.T) {
 		}
 	})
 }
+
+func TestARemedyThatPanicsStandsInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		source := newTable(10)
+		source.rows[3].Invalid = errors.New("nonsense")
+		stop := start(t, source, &wire{}, Config{Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Remedy: func(*Delivery, bool) string { panic("no advice") }})
+		time.Sleep(time.Minute)
+		if err := stop(); err != nil || source.done() != 10 || len(source.dead) != 1 {
+			t.Errorf("Run has returned %v; %d settled, %d dead letters", err, source.done(), len(source.dead))
+		}
+		if text := log.String(); !strings.Contains(text, "dead letter") || !strings.Contains(text, "next=\"Remedy panicked: no advice") {
+			t.Errorf("it isn't in the log:\n%s", text)
+		}
+	})
+}

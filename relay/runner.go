@@ -509,7 +509,11 @@ func (l *loop) logSettled(s *Settlement) {
 	log := func(what string, d *Delivery, blocked bool, more ...any) {
 		line := append(append(about(d), "destination", l.relay.cfg.Name), more...)
 		if next := l.relay.cfg.Remedy; next != nil {
-			line = append(line, "next", next(d, blocked))
+			var text any
+			if panicked := try("Remedy", func() { text = next(d, blocked) }); panicked != nil {
+				text = panicked
+			}
+			line = append(line, "next", text)
 		}
 		l.relay.cfg.Logger.Error(what, line...)
 	}
