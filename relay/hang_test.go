@@ -1,9 +1,12 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -123,4 +126,32 @@ func TestACallThatHangsIsToldBesideOthersThatReturn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The lease isn't renewed while a session that is over waits for a call, so another relay takes over.
+func TestASessionThatBreaksWhileACallHangsIsToldAndLeavesItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		source, broker, seen := newTable(20), &slow{after: 10 * time.Minute}, &told{}
+		stop := start(t, source, broker, Config{Observer: seen, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(time.Second)
+		source.mu.Lock()
+		first := source.sessions[0]
+		first.reads = errors.New("connection reset")
+		source.mu.Unlock()
+		time.Sleep(2 * hangsAfter)
+		if want := []State{StateWaiting, StateFlowing, StateStalled}; !slices.Equal(seen.states, want) {
+			t.Errorf("it tells %v, want %v", seen.states, want)
+		}
+		if !first.left || len(source.sessions) != 1 {
+			t.Errorf("the lease is left: %v; there are %d sessions", first.left, len(source.sessions))
+		}
+		if text := log.String(); !strings.Contains(text, "connection reset") || !strings.Contains(text, "Broker.Publish (2)") {
+			t.Errorf("the log doesn't tell why the session has ended, and what hangs:\n%s", text)
+		}
+		time.Sleep(30 * time.Minute)
+		if err := stop(); err != nil || source.done() != 20 || len(source.sessions) != 2 {
+			t.Errorf("Run has returned %v; %d settled in %d sessions", err, source.done(), len(source.sessions))
+		}
+	})
 }

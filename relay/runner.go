@@ -151,21 +151,25 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	err := l.run(ctx)
 	stop(err)
 	l.closeIntake()
-	hung := l.wait(ctx)
+	hung := l.wait(ctx, err)
+	if hung != nil && l.left == nil {
+		l.leave() // what hangs may still be published, so the lease isn't given back
+	}
+	switch {
+	case hung != nil:
+		select {
+		case <-l.left:
+		case <-time.After(r.cfg.Grace):
+		}
+		return &ended{hung}
+	case l.left != nil:
+		<-l.left
+		return err
+	}
 
 	// A lost lease needs no giving back, and the connection may be why the session broke: be brief.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if hung != nil {
-		cancel() // what hangs may still be published, so the lease isn't given back
-		closed := make(chan struct{})
-		go func() { _ = session.Close(closing); close(closed) }()
-		select {
-		case <-closed:
-		case <-time.After(r.cfg.Grace):
-		}
-		return &ended{hung}
-	}
 	if closeErr := session.Close(closing); closeErr != nil && !errors.Is(closeErr, ErrLeaseLost) {
 		r.cfg.Logger.Debug("session closed badly", "destination", r.cfg.Name, "error", closeErr)
 	}
@@ -185,6 +189,7 @@ type loop struct {
 	events  chan event
 	running map[string]int // goroutines that will still send an event, by the call that they make
 	broken  error
+	left    chan struct{}     // closed when the session is, without giving the lease back; nil: it isn't to be
 	most    []int             // messages in a call of each stripe, see publish
 	calls   map[int]time.Time // when the call of a stripe began that has not returned
 
@@ -248,16 +253,25 @@ func untilWake(now time.Time, times ...time.Time) time.Duration {
 	return max(first.Sub(now), 0)
 }
 
-// wait lets everything that was started come back. Its results no longer count. While ctx lasts, it waits for what
-// hangs: to end such a call is up to the adapter's timeouts. When ctx has ended, calls have Grace to return; the others
+// wait lets everything that was started come back, after the session has ended because of err. Its results no longer
+// count. While ctx lasts, it waits for what hangs: to end such a call is up to the adapter's timeouts. The state says so,
+// and the lease is left, so that another relay takes over. When ctx has ended, calls have Grace to return; the others
 // are left behind, and the error names them.
-func (l *loop) wait(ctx context.Context) error {
-	done := ctx.Done()
+func (l *loop) wait(ctx context.Context, err error) error {
+	done, late := ctx.Done(), time.After(hangsAfter)
 	var grace <-chan time.Time
+	hangs := false
 	for len(l.running) > 0 {
+		if hangs && l.left == nil && !l.usesSession() {
+			l.leave()
+		}
 		select {
 		case e := <-l.events:
 			l.returned(e)
+		case <-late:
+			if hangs = ctx.Err() == nil; hangs {
+				l.tellWait(err)
+			}
 		case <-done:
 			done = nil
 			grace = time.After(l.relay.cfg.Grace)
@@ -268,13 +282,48 @@ func (l *loop) wait(ctx context.Context) error {
 	return nil
 }
 
-func (l *loop) hung() error {
+// tellWait tells that a session has ended because of err, and that the next one waits for calls of it.
+func (l *loop) tellWait(err error) {
+	l.relay.cfg.Logger.Error("session ended, the next waits for calls that hang", "destination", l.relay.cfg.Name,
+		"error", err, "calls", l.calling())
+	if l.running["Broker.Publish"] > 0 {
+		l.state.change(StateStalled, errHangs)
+	} else {
+		l.state.change(StateBroken, err)
+	}
+}
+
+// usesSession reports whether a call of the session has not returned.
+func (l *loop) usesSession() bool {
+	for call := range l.running {
+		if strings.HasPrefix(call, "Session.") {
+			return true
+		}
+	}
+	return false
+}
+
+// leave ends the session and doesn't give the lease back: it isn't renewed any more. What hangs may still be published,
+// as by a relay that has lost its lease.
+func (l *loop) leave() {
+	l.left = make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	go func() { _ = l.session.Close(ctx); close(l.left) }()
+}
+
+// calling names the calls that have not returned.
+func (l *loop) calling() string {
 	var calls []string
 	for _, call := range slices.Sorted(maps.Keys(l.running)) {
 		calls = append(calls, fmt.Sprintf("%s (%d)", call, l.running[call]))
 	}
+	return strings.Join(calls, ", ")
+}
+
+func (l *loop) hung() error {
 	return fmt.Errorf("destination %s: %s: %w by %v; their goroutines stay, and the lease isn't given back, because what hangs "+
-		"may still happen: end the process", l.relay.cfg.Name, strings.Join(calls, ", "), ErrHung, l.relay.cfg.Grace)
+		"may still happen: end the process", l.relay.cfg.Name, l.calling(), ErrHung, l.relay.cfg.Grace)
 }
 
 // start performs the actions.

@@ -67,6 +67,7 @@ type tableSession struct {
 	next    int
 	expires time.Time
 	settle  error // what Settle answers
+	reads   error // what Next answers
 	closed  bool
 	left    bool // closed without giving the lease back
 }
@@ -76,7 +77,11 @@ func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
 	n := min(limit, len(s.table.rows)-s.next)
 	rows := slices.Clone(s.table.rows[s.next : s.next+n])
 	s.next += n
+	err := s.reads
 	s.table.mu.Unlock()
+	if err != nil {
+		return Batch{}, err
+	}
 	if n == 0 {
 		select {
 		case <-ctx.Done():
