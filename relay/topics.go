@@ -164,17 +164,21 @@ func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
 }
 
 // endOutages ends those that nothing waits for, as when an operator has discarded it: no probe would end them. list is
-// what the database has found for q.
+// what the database has found for q. It has nothing of what is paused, which may wait for them. What is due later than
+// any pause of an outage waits for its own time.
 func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	if len(q.Probes) == 0 {
 		return
 	}
 	found := make(map[Route]bool, len(list))
 	for i := range list {
-		found[list[i].Route] = true
+		if !list[i].Due.After(now.Add(c.cfg.Outage.Max)) {
+			found[list[i].Route] = true
+		}
 	}
 	for _, r := range q.Probes {
-		if o := c.closed[r]; o != nil && !found[r] && o.waiting == 0 && !o.lasts(now) && !c.publishing(r) {
+		hidden := slices.ContainsFunc(q.Paused, func(p Pause) bool { return p.Topic == "" || p.Topic == r.Topic })
+		if o := c.closed[r]; o != nil && !hidden && !found[r] && o.waiting == 0 && !o.lasts(now) && !c.publishing(r) {
 			delete(c.closed, r)
 		}
 	}

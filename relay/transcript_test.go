@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 var update = flag.Bool("update", false, "rewrite the transcripts' answers")
@@ -385,6 +386,7 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 		Stripes: 1, ReadMax: 4, CallMax: 4, CallBytes: 1 << 20, MaxInFlight: 16, MaxInFlightBytes: 1 << 20,
 		MaxHeldLanes: 100, LanesMax: 5, WalkMax: 5, MaxLoaded: 10, HeldMax: 4, HeldLanes: 1,
 		MaxAttempts: 3, Outage: Backoff{Initial: time.Second, Max: time.Second}, HoldAfter: time.Millisecond, Resync: 5 * time.Second,
+		Control: time.Hour,
 	}, func() float64 { return 0 })
 	play := func(steps ...string) {
 		for _, step := range steps {
@@ -392,7 +394,7 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 			p.answer(new(strings.Builder))
 		}
 	}
-	play("start", "lanes", "due", "read a1@u b2@u", "done 0 gone gone", "settled")
+	play("start", "controls", "lanes", "due", "read a1@u b2@u", "done 0 gone gone", "settled")
 	play("+2s", "due a@u:0s", "held a a1@u", "done 0 gone", "settled")
 	play("+1s", "due b@u:-1s", "held b")
 	if p.core.oldestClosed() == nil {
@@ -402,8 +404,19 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	if p.core.oldestClosed() == nil {
 		t.Fatal("it has ended before nothing was found")
 	}
-	play("due")
+	p.core.onControls(p.now, Controls{Pauses: []Pause{{Topic: "u"}}})
+	play("due a@u:0s", "held a", "due")
+	if p.core.oldestClosed() == nil {
+		t.Fatal("it has ended while what waits is paused")
+	}
+	p.core.onControls(p.now, Controls{Pauses: []Pause{{Lane: schema.Lane("a")}}})
+	play("start", "due")
+	if p.core.oldestClosed() == nil {
+		t.Fatal("it has ended while a key that waits is paused")
+	}
+	p.core.onControls(p.now, Controls{Pauses: []Pause{{Topic: "t"}}})
+	play("start", "due a@u:1h")
 	if o := p.core.oldestClosed(); o != nil {
-		t.Errorf("it goes on although nothing waits: %v", o.cause)
+		t.Errorf("it goes on although nothing waits for it: %v", o.cause)
 	}
 }
