@@ -54,7 +54,7 @@ type Config struct {
 	HoldAfter time.Duration
 
 	// MaxHeldLanes bounds the keys with holds. The relay remembers some 35 bytes of each, so that nothing overtakes
-	// them. Messages without a key don't count. At the bound nothing new is read until some are delivered: StateFull.
+	// them. Messages without a key don't count. At the bound nothing new is read until a tenth is delivered: StateFull.
 	// Default 4,000,000.
 	MaxHeldLanes int
 

@@ -59,6 +59,7 @@ type core struct {
 	listing  *DueQuery // the list that is being read
 
 	sourceFull error // why the source reads no more
+	wasCrowded bool  // see crowded
 
 	settleAt time.Time // when what is settleable must be settled; zero if nothing is
 	held     heldOutcomes
@@ -291,14 +292,22 @@ func (c *core) full() bool {
 	return c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
 }
 
-// crowded reports whether more lanes are held than may be remembered: nothing new is read then.
-func (c *core) crowded() bool { return c.stored.size() >= c.cfg.MaxHeldLanes }
+// crowded reports whether more lanes are held than may be remembered: nothing new is read then, until a tenth is free.
+// Each lane that is delivered would otherwise begin a page, whose holds fill its place at once.
+func (c *core) crowded() bool {
+	most := c.cfg.MaxHeldLanes
+	if c.wasCrowded {
+		most -= most / 10
+	}
+	c.wasCrowded = c.stored.size() >= most
+	return c.wasCrowded
+}
 
 // fullBecause says why nothing new is read, or not of all keys, although the destination answers; nil if it is.
 func (c *core) fullBecause() error {
 	if c.crowded() {
-		return fmt.Errorf("%d keys have messages that are set aside, and MaxHeldLanes allows no more: nothing new is read, of any key, "+
-			"until some of them are delivered or dead", c.stored.size())
+		return fmt.Errorf("as many keys have messages that are set aside as MaxHeldLanes allows (%d): nothing new is read, of any key, "+
+			"until those of a tenth of them are delivered, dead or discarded", c.cfg.MaxHeldLanes)
 	}
 	return c.sourceFull
 }

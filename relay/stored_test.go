@@ -133,7 +133,13 @@ func TestACoreThatRemembersAsManyLanesAsItMaySaysSo(t *testing.T) {
 	if r := c.next(now); r.Read > 0 || c.fullBecause() == nil {
 		t.Fatalf("it reads %d, and is full because of %v", r.Read, c.fullBecause())
 	}
-	c.release(&lane{name: "k1"})
+	full := c.fullBecause().Error()
+	for i := range 201 {
+		if r := c.next(now); r.Read > 0 || fmt.Sprint(c.fullBecause()) != full {
+			t.Fatalf("with room for %d it reads %d, and is full because of %v", i, r.Read, c.fullBecause())
+		}
+		c.release(&lane{name: fmt.Sprint("k", i+1)})
+	}
 	if r := c.next(now); r.Read == 0 || c.fullBecause() != nil {
 		t.Errorf("with room it reads %d, and is full because of %v", r.Read, c.fullBecause())
 	}

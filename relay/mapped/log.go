@@ -138,7 +138,7 @@ func (s *logSession) full() error {
 	defer s.mu.Unlock()
 	if len(s.entries) >= runAheadOfLog && s.entries[0].held {
 		return fmt.Errorf("%d messages were read behind one that is set aside, and the log can't be released before that one ends: "+
-			"nothing new is read, of any key, until it is delivered or dead", len(s.entries))
+			"nothing new is read, of any key, until it is delivered or dead", runAheadOfLog)
 	}
 	return s.source.fullOf(s.holds.size())
 }

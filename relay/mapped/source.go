@@ -199,6 +199,6 @@ func (s *Source) fullOf(n int) error {
 	if n < s.cfg.MaxHolds {
 		return nil
 	}
-	return fmt.Errorf("%d messages are set aside for later attempts, and MaxHolds allows no more: nothing new is read, of any key, "+
-		"until some of them are delivered or dead", n)
+	return fmt.Errorf("as many messages are set aside for later attempts as MaxHolds allows (%d): nothing new is read, of any key, "+
+		"until some of them are delivered or dead", s.cfg.MaxHolds)
 }
