@@ -37,12 +37,12 @@ func (c *core) onSettled(now time.Time) {
 	for _, l := range s.barriers {
 		c.lift(l)
 	}
-	c.settlePages(s.to)
+	c.settlePages(now, s.to)
 	c.advance(now)
 }
 
 // settlePages forgets everything before to.
-func (c *core) settlePages(to prefix) {
+func (c *core) settlePages(now time.Time, to prefix) {
 	for i := 0; i <= to.page && i < len(c.pages); i++ {
 		p := c.pages[i]
 		end := len(p.items)
@@ -54,7 +54,7 @@ func (c *core) settlePages(to prefix) {
 			c.bytes -= it.size
 			switch it.state {
 			case toHold:
-				c.settledHold(it)
+				c.settledHold(now, it)
 			case toDead:
 				if l := c.lanes[it.d.Lane()]; l != nil && l.barrier == it {
 					c.lift(l)
@@ -82,9 +82,17 @@ func (c *core) settlePages(to prefix) {
 	c.prefix.page -= n
 }
 
-// settledHold drops a hold from memory: it is in the database now, and its lane is listed when it is due.
-func (c *core) settledHold(it *item) {
-	c.dirty = true
+// settledHold drops a hold from memory: it is in the database now, and its lane is listed when it is due. One that was
+// to wait behind others is due already if there were none, see Settlement.Hold; usually there are, so that is looked
+// for only a few times a second.
+func (c *core) settledHold(now time.Time, it *item) {
+	l := c.laneOf(it)
+	switch {
+	case l != nil:
+		c.dirty = true
+	case it.retryAt.IsZero() && !it.blocked:
+		c.listBy(now.Add(c.cfg.Resync / 20))
+	}
 	if !it.blocked {
 		c.listBy(it.retryAt)
 	}
