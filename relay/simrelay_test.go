@@ -449,14 +449,16 @@ func (d *simDestination) doLanes(r *simRelay, q *lanesQuery) error {
 	var list []string
 	for _, lane := range sortedKeys(d.holds) {
 		head := &d.holds[lane][0]
-		if lane <= q.After || head.d.OrderingKey() == "" || len(list) == q.Limit {
+		if lane <= q.After || len(list) == q.Limit {
 			continue
 		}
 		if head.retryAt.IsZero() && !head.blocked {
 			head.retryAt = d.now
 			d.counts.Healed++
 		}
-		list = append(list, lane)
+		if head.d.OrderingKey() != "" {
+			list = append(list, lane)
+		}
 	}
 	r.core.onLanes(d.clock(r), list)
 	return nil
