@@ -141,7 +141,11 @@ func (c *core) onDue(now time.Time, list []HeldLane) {
 // is listed again.
 func (c *core) wakeLane(now time.Time, h *HeldLane) bool {
 	o := c.closed[h.Route]
-	if c.lanes[h.Lane] != nil || c.carries(h) || o != nil && (o.lasts(now) || o.waiting > 0) {
+	switch l := c.lanes[h.Lane]; {
+	case l != nil && l.mode == laneHeld, o != nil && (o.lasts(now) || o.waiting > 0):
+		return false
+	case l != nil, c.carries(h):
+		c.stored.add(c.stored.key(h.Lane)) // or a busy key would never be found at rest
 		return false
 	}
 	l := &lane{name: h.Lane, stripe: h.Shard % len(c.stripes), mode: laneHeld, due: h.Due}
