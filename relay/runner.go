@@ -254,9 +254,9 @@ func untilWake(now time.Time, times ...time.Time) time.Duration {
 }
 
 // wait lets everything that was started come back, after the session has ended because of err. Its results no longer
-// count. While ctx lasts, it waits for what hangs: to end such a call is up to the adapter's timeouts. The state says so,
-// and the lease is left, so that another relay takes over. When ctx has ended, calls have Grace to return; the others
-// are left behind, and the error names them.
+// count. While ctx lasts, it waits for what hangs: to end such a call is up to the adapter's timeouts. The state says
+// so, and the lease is left, so that another relay takes over. When ctx has ended, calls have Grace to return; the
+// others are left behind, and the error names them.
 func (l *loop) wait(ctx context.Context, err error) error {
 	done, late := ctx.Done(), time.After(hangsAfter)
 	var grace <-chan time.Time
