@@ -150,9 +150,10 @@ CREATE TABLE outbox.holds (
 CREATE INDEX holds_replayed ON outbox.holds (destination) WHERE job IS NOT NULL;
 
 -- Relays list what is due route by route, so that millions of holds of a closed or paused topic are no trouble to others.
--- A hash, because a topic may be long. The expression is schema.RouteSQL.
+-- A hash, because a topic may be long. The expression is schema.RouteSQL. shard is there so that the relay of a shard group
+-- looks at no other's rows.
 CREATE INDEX holds_due ON outbox.holds (destination, (hashtextextended(topic,
-    hashtextextended(coalesce(aggregate_type, ''), hashtextextended(coalesce(event_type, ''), 0)))), retry_at)
+    hashtextextended(coalesce(aggregate_type, ''), hashtextextended(coalesce(event_type, ''), 0)))), retry_at, shard)
     WHERE retry_at < 'infinity';
 
 CREATE TABLE outbox.dead_letters (
