@@ -114,8 +114,9 @@ CREATE TABLE outbox.relays (
 
 -- Messages set aside for a later attempt: the head of a lane and those behind it. lane is the ordering
 -- key, or the message id of a message without one, and short enough for the index (relay.Delivery.Lane).
--- Only a head has a retry_at, and by it a relay finds the lane when it is due; 'infinity' blocks the lane until an
--- operator acts.
+-- Every head needs a retry_at: by it a relay finds the lane when it is due, and 'infinity' blocks the lane until an
+-- operator acts. Only a head that a relay is about to load has none. Others have none either, but for one that older
+-- holds have come before since it was a head: its time means nothing until it is the head again.
 --
 -- Here and in the dead letters id is a place in the order, and ids can repeat: sequences are set back, and
 -- are not carried by logical replication. A message is known by its message_id. A writer may give that to
