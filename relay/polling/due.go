@@ -2,7 +2,9 @@ package polling
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -110,8 +112,8 @@ WITH RECURSIVE routes AS (
 	WHERE route NOT IN (SELECT ` + schema.RouteSQL("c") + ` FROM unnest($8::text[], $9::text[], $10::text[]) c (topic, aggregate_type, event_type))
 	AND topic NOT IN (SELECT * FROM unnest($11::text[]))
 )
-SELECT h.lane, h.shard::integer, h.topic, coalesce(h.aggregate_type, ''), coalesce(h.event_type, ''),
-	(extract(epoch FROM h.retry_at - clock_timestamp()) * 1000000)::bigint
+SELECT h.lane, h.shard::integer, ` + routeTexts + `,
+	CASE WHEN isfinite(h.retry_at) THEN (extract(epoch FROM h.retry_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END
 FROM wanted, LATERAL (
 	(SELECT * FROM outbox.holds h
 	WHERE ` + headSQL + ` AND h.retry_at <= CASE WHEN wanted.probe THEN 'infinity' ELSE statement_timestamp() END
@@ -122,6 +124,15 @@ FROM wanted, LATERAL (
 	ORDER BY h.retry_at LIMIT 1)
 ) h
 ORDER BY wanted.probe DESC, h.retry_at LIMIT $2::integer + cardinality($5::text[])`
+
+const routeTexts = "h.topic, coalesce(h.aggregate_type, ''), coalesce(h.event_type, '')"
+
+// bareDueSQL and headRouteSQL are for texts without a UTF-8 form, which the server can't send: the lanes first, and then
+// the route of each. A head whose route can't be read belongs to none, and is loaded as an invalid message.
+var bareDueSQL = strings.Replace(dueSQL, routeTexts, "'', '', ''", 1)
+
+const headRouteSQL = `SELECT ` + routeTexts + ` FROM outbox.holds h
+WHERE h.destination = $1 AND h.lane = $2 ORDER BY h.id, h.message_id LIMIT 1`
 
 var headSQL = `h.destination = $1 AND h.retry_at < 'infinity' AND ` + schema.RouteSQL("h") + ` = wanted.route
 	AND h.shard BETWEEN $3::smallint AND $4::smallint
@@ -137,16 +148,29 @@ func dueLanes(ctx context.Context, conn *pgx.Conn, destination string, group, gr
 	args = append(args, routeColumns(q.Probes)...)
 	args = append(args, routeColumns(q.Closed)...)
 	args = append(args, pauseColumns(q.Paused)...)
-	rows, err := conn.Query(ctx, dueSQL, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list lanes that are due: %w", err)
+	list := func(sql string) ([]relay.HeldLane, error) {
+		rows, err := conn.Query(ctx, sql, args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, func(row pgx.CollectableRow) (l relay.HeldLane, err error) {
+			var wait int64
+			err = row.Scan(&l.Lane, &l.Shard, &l.Route.Topic, &l.Route.AggregateType, &l.Route.EventType, &wait)
+			l.Due = due(now, &wait)
+			return l, err
+		})
 	}
-	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l relay.HeldLane, err error) {
-		var wait int64
-		err = row.Scan(&l.Lane, &l.Shard, &l.Route.Topic, &l.Route.AggregateType, &l.Route.EventType, &wait)
-		l.Due = due(now, &wait)
-		return l, err
-	})
+	lanes, err := list(dueSQL)
+	if schema.IsDataError(err) {
+		lanes, err = list(bareDueSQL)
+		for i := 0; i < len(lanes) && err == nil; i++ {
+			r := &lanes[i].Route
+			err = conn.QueryRow(ctx, headRouteSQL, destination, lanes[i].Lane).Scan(&r.Topic, &r.AggregateType, &r.EventType)
+			if schema.IsDataError(err) || errors.Is(err, pgx.ErrNoRows) {
+				err = nil
+			}
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list lanes that are due: %w", err)
 	}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter.
@@ -29,7 +32,36 @@ func TestNoFieldStopsADestination(t *testing.T) {
 				},
 				Dead: "SELECT message_id::text, reason, error FROM outbox.dead_letters",
 			})
+			heldFields(t, database{db}, bad)
 		})
+	}
+}
+
+// heldFields does the same with rows that operators have made holds of, and that are due. The lane comes from the key or
+// the aggregate id, which are as they should be.
+func heldFields(t *testing.T, db database, bad string) {
+	t.Helper()
+	want := 0
+	for i, f := range append(testdb.Fields(bad), testdb.Field{Name: "due long ago", Column: "retry_at", Value: "'-infinity'"}) {
+		if slices.Contains([]string{"key", "aggregate_id", "message_id"}, f.Column) {
+			continue
+		}
+		lane := schema.QuoteLiteral("held " + f.Name)
+		db.Exec(f.Insert("outbox.holds", map[string]string{"destination": "'d'", "lane": lane, "id": strconv.Itoa(-i - 1), "message_id": "gen_random_uuid()",
+			"topic": "'t'", "key": lane, "shard": "0", "created_at": "now()", "retry_at": "now()"}))
+		if f.Dead == "" {
+			want++
+		}
+	}
+	broker := relaytest.NewMemory()
+	ctx, stop := testdb.Run(t, db.source("d", SnapshotConfig{Lease: time.Minute}), broker, relay.Config{})
+	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= want }); err != nil {
+		t.Errorf("%d of %d holds came: %v", len(broker.Messages()), want, err)
+	}
+	db.Await(`SELECT NOT EXISTS (SELECT FROM outbox.holds)`)
+	stop()
+	if n := len(broker.Messages()); n != want {
+		t.Errorf("%d holds came, want %d", n, want)
 	}
 }
 
