@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -83,8 +84,7 @@ const (
 const deadColumns = `destination, lane, id, ` + schema.MessageColumns + `, attempts, reason, error, dead_at, acknowledged_at, acknowledged_by, deaths,
 	` + schema.OriginalColumns
 
-// requeue moves dead letters to the holds. Only the head of a lane has a time of its own, so a requeued
-// message that comes before the head takes its place.
+// requeue moves dead letters to the holds. A requeued message that comes before the head takes its place.
 func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s WHERE `+deadSelected+` RETURNING d.*)
@@ -96,20 +96,37 @@ func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error
 	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
 }
 
-// headsDue gives the heads of lanes that got older holds the time of the heads before them, or the present. It locks
-// rows in the order of their ids, as a relay that settles does: otherwise both could wait for each other.
+// headsDue gives the heads of lanes that got older holds, or have lost some, the time that they lack: the present. What
+// they have come before loses its time. The heads are locked before: a relay that is just delivering a head has seen
+// nothing of what this transaction has added, and would not look again. When it has committed, there is another head.
 func headsDue(ctx context.Context, tx pgx.Tx, destinations, lanes []string) error {
-	_, err := tx.Exec(ctx, `
-		WITH s AS MATERIALIZED (
-			SELECT h.destination, h.lane, h.id, h.message_id, h.id = l.head AS first FROM outbox.holds h
-			JOIN (SELECT h.destination, h.lane, min(h.id) AS head FROM outbox.holds h
-			      WHERE (h.destination, h.lane) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2) l
-				ON h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)
-			ORDER BY h.destination, h.id, h.message_id FOR UPDATE OF h)
-		UPDATE outbox.holds h SET retry_at = CASE WHEN s.first THEN coalesce(h.retry_at, clock_timestamp()) END
-		FROM s WHERE `+heldSelected, destinations, lanes)
+	for all := false; !all; {
+		if err := tx.QueryRow(ctx, lockHeadsSQL, destinations, lanes).Scan(&all); err != nil {
+			return fmt.Errorf("lock the heads of lanes: %w", err)
+		}
+	}
+	_, err := tx.Exec(ctx, headsDueSQL, destinations, lanes)
 	return err
 }
+
+const headsSQL = `
+	SELECT h.destination, h.lane, h.id, h.message_id, h.id = l.head AS first FROM outbox.holds h
+	JOIN (SELECT h.destination, h.lane, min(h.id) AS head FROM outbox.holds h
+	      WHERE (h.destination, h.lane) IN (SELECT * FROM unnest($1::text[], $2::text[])) GROUP BY 1, 2) l
+		ON h.destination = l.destination AND h.lane = l.lane AND (h.id = l.head OR h.retry_at IS NOT NULL)`
+
+// lockHeadsSQL locks rows in the order of their ids, as a relay that settles does: otherwise both could wait for each
+// other. It tells whether all heads that it has seen were still there when it had them.
+const lockHeadsSQL = `
+	WITH heads AS MATERIALIZED (` + headsSQL + `),
+	locked AS MATERIALIZED (
+		SELECT s.destination, s.lane, s.first FROM outbox.holds h JOIN heads s ON ` + heldSelected + `
+		ORDER BY h.destination, h.id, h.message_id FOR UPDATE OF h)
+	SELECT (SELECT count(DISTINCT (destination, lane)) FROM heads) = (SELECT count(DISTINCT (destination, lane)) FROM locked WHERE first)`
+
+const headsDueSQL = `
+	UPDATE outbox.holds h SET retry_at = CASE WHEN s.first THEN clock_timestamp() END
+	FROM (` + headsSQL + `) s WHERE ` + heldSelected + ` AND s.first = (h.retry_at IS NULL)`
 
 func (r *running) unblock(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`
@@ -140,12 +157,7 @@ func (r *running) discardBlocked(ctx context.Context, tx pgx.Tx, chosen selected
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, withSelected+`
-		UPDATE outbox.holds h SET retry_at = clock_timestamp()
-		FROM (SELECT destination, lane, min(id) AS head FROM outbox.holds
-		      WHERE (destination, lane) IN (SELECT destination, lane FROM selected) GROUP BY 1, 2) l
-		WHERE h.destination = l.destination AND h.lane = l.lane AND h.id = l.head AND h.retry_at IS NULL`, chosen.args()...)
-	return err
+	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
 }
 
 // restore brings dead letters back from the trash. One that died once more in the meantime is the same message.

@@ -109,6 +109,48 @@ func TestABlockedLaneGoesOnAfterRequeueOrDiscard(t *testing.T) {
 	}
 }
 
+// The relay delivers one head after the other, each at the moment at which the operator's verb waits for it.
+func TestARequeuedMessageHasATimeThoughTheHeadsBeforeItAreJustDelivered(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	d.held("kafka", "a", 5, "2020-01-01")
+	d.held("kafka", "a", 6, "")
+	d.dead("kafka", "a", 7)
+	var settlements []pgx.Tx
+	for _, id := range []int{5, 6} {
+		tx, err := d.another().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `DELETE FROM outbox.holds WHERE id = $1`, id); err != nil {
+			t.Fatal(err)
+		}
+		settlements = append(settlements, tx)
+	}
+	operator := d.another()
+	requeued := make(chan error, 1)
+	go func() {
+		_, err := Requeue(t.Context(), operator, Selection{Destination: "kafka"}, 0, anna)
+		requeued <- err
+	}()
+	for _, tx := range settlements {
+		ours := int64(tx.Conn().PgConn().PID())
+		await.Until(t, "the verb waits", func() bool {
+			return len(requeued) > 0 || d.int(`SELECT count(*) FROM pg_stat_activity WHERE $1::integer = ANY (pg_blocking_pids(pid))`, ours) > 0
+		})
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-requeued; err != nil {
+		t.Fatal(err)
+	}
+	if got := d.holds("kafka"); !slices.Equal(got, []string{"a 7 due 0"}) {
+		t.Errorf("holds are %q", got)
+	}
+}
+
 func TestDeadLettersAreSpokenOfUntilTheyAreAcknowledged(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -149,7 +150,7 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 		do   func(context.Context, pgx.Tx) error
 		n    int
 	}{
-		{"lock holds", o.lock, o.held()},
+		{"lock holds", func(ctx context.Context, tx pgx.Tx) error { return LockHolds(ctx, tx, o.destination, o.settlement) }, 1},
 		{"remove delivered holds", o.delivered, len(o.settlement.HeldDelivered)},
 		{"store the next attempts of holds", o.retry, len(o.settlement.HeldRetry)},
 		{"move holds to the dead letters", o.heldDead, len(o.settlement.HeldDead)},
@@ -171,7 +172,7 @@ const kept = schema.MessageColumns
 
 // holdSQL copies messages, found by their position in the index, into the holds. The client names the lane, because it
 // has decided by that name which message waits behind which. A conflict can only be with the same message. The first of
-// its lane here is due at once if it is to wait behind others and there are none.
+// its lane here is due at once if it is to wait behind others and there are none. LockHolds comes before.
 const holdSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
 SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, CASE WHEN o.first AND NOT o.blocked AND o.wait IS NULL AND NOT EXISTS (
@@ -242,27 +243,51 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 const sameHoldSQL = `h.destination = $1 AND h.lane = o.lane AND h.id = o.id AND h.message_id = o.message_id`
 
 // lockHoldsSQL locks rows in the order of their ids, as a job that changes several does: otherwise both could wait for
-// each other, and the server would end one of them.
+// each other, and the server would end one of them. The rows are the holds that have outcomes, and the first holds of the
+// lanes $5, to which holds are added. An operator's job that is just removing the last hold of a lane doesn't see what is
+// added, so the adding waits for the job's end, and sees then that the lane is empty. The answer is whether all first
+// holds that were seen were still there when they were locked.
 const lockHoldsSQL = `
-SELECT FROM outbox.holds h JOIN unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id) ON ` + sameHoldSQL + `
-ORDER BY h.id, h.message_id FOR UPDATE OF h`
+WITH wanted AS MATERIALIZED (
+	SELECT lane, id, message_id, false AS first FROM unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id)
+	UNION ALL
+	SELECT l.lane, h.id, h.message_id, true FROM unnest($5::text[]) l (lane), LATERAL (
+		SELECT h.id, h.message_id FROM outbox.holds h WHERE h.destination = $1 AND h.lane = l.lane ORDER BY h.id, h.message_id LIMIT 1) h
+), locked AS MATERIALIZED (
+	SELECT o.first FROM outbox.holds h JOIN wanted o ON ` + sameHoldSQL + ` ORDER BY h.id, h.message_id FOR UPDATE OF h
+)
+SELECT (SELECT count(*) FROM wanted WHERE first) = (SELECT count(*) FROM locked WHERE first)`
 
-func (o outcomes) lock(ctx context.Context, tx pgx.Tx) error {
-	if o.held() == 1 {
+// LockHolds comes before the outcomes of s are stored in tx: it locks what other transactions may be changing too.
+func LockHolds(ctx context.Context, tx pgx.Tx, destination string, s *relay.Settlement) error {
+	var behind []string // lanes
+	for _, h := range s.Hold {
+		if h.RetryAt.IsZero() && !h.Blocked {
+			behind = append(behind, h.Delivery.Lane())
+		}
+	}
+	slices.Sort(behind)
+	behind = slices.Compact(behind)
+	o := outcomes{destination, s}
+	if len(behind) == 0 && o.held() <= 1 {
 		return nil
 	}
 	c := newOutcomeColumns(tx, o.held())
-	for _, d := range o.settlement.HeldDelivered {
+	for _, d := range s.HeldDelivered {
 		c.add(d, nil)
 	}
-	for _, h := range o.settlement.HeldRetry {
+	for _, h := range s.HeldRetry {
 		c.add(h.Delivery, nil)
 	}
-	for _, d := range o.settlement.HeldDead {
+	for _, d := range s.HeldDead {
 		c.add(d.Delivery, nil)
 	}
-	_, err := tx.Exec(ctx, lockHoldsSQL, o.destination, c.lanes, c.ids, c.messages)
-	return err
+	for all := false; !all; {
+		if err := tx.QueryRow(ctx, lockHoldsSQL, destination, c.lanes, c.ids, c.messages, behind).Scan(&all); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // held is how many holds have an outcome.

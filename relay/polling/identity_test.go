@@ -3,6 +3,7 @@ package polling
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -104,6 +105,14 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	if got := db.Value(`SELECT (SELECT count(*) FROM outbox.holds) || ' ' || (SELECT count(*) FROM outbox.dead_letters)`); got != "0 1" {
 		t.Errorf("holds and dead letters: %s", got)
 	}
+}
+
+func TestAHoldBehindOneThatIsJustDiscardedIsDue(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute}))
+	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', 'k', 'x' FROM generate_series(1, 2)`)
+	db.HoldBehindADiscarded(t, s, next(t, s, 2))
 }
 
 // A message that was edited is sent as it is now. If it dies again, its original is there still.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -223,4 +225,21 @@ func TestMessagesThatWereEmittedWrongAreNotDroppedInSilence(t *testing.T) {
 	if got := db.Value("SELECT convert_from(payload, 'UTF8') FROM outbox.dead_letters"); got != "garbage" {
 		t.Errorf("the dead letter has %q", got)
 	}
+}
+
+func TestAnEmittedHoldBehindOneThatIsJustDiscardedIsDue(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	source, _ := db.source("d", Config{Emitted: true})
+	s := acquire(t, source)
+	streaming(t, s)
+	var w outbox.Writer
+	err := pgx.BeginFunc(t.Context(), db.Connect(), func(tx pgx.Tx) error {
+		_, err := w.Emit(t.Context(), tx, outbox.Message{Topic: "t", Key: "k"}, outbox.Message{Topic: "t", Key: "k"})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.HoldBehindADiscarded(t, s, read(t, s, 2))
 }

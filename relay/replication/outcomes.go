@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,11 @@ func (s *session) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *rela
 // storeAll stores holds and dead letters. If a message has a row, the row is copied; a message that was only emitted
 // has none, and is written as it came.
 func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+	if slices.ContainsFunc(settlement.Hold, func(h relay.Hold) bool { return emitted(h.Delivery) }) {
+		if err := polling.LockHolds(ctx, tx, s.source.destination, settlement); err != nil {
+			return fmt.Errorf("lock holds: %w", err)
+		}
+	}
 	inTable := *settlement
 	inTable.Hold, inTable.Dead = nil, nil
 	for _, h := range settlement.Hold {
