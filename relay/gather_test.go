@@ -27,7 +27,7 @@ func TestSmallCallsOfABacklogWaitForWhatIsBeingRead(t *testing.T) {
 		}
 		c := newCore(cfg.core(), func() float64 { return 0 })
 		c.next(start)
-		c.onLanes(start, nil)
+		c.onLanes(start, nil, "")
 		if r := c.next(start); r.Read == 0 {
 			t.Fatalf("nothing is read: %+v", r)
 		}

@@ -92,9 +92,11 @@ type Session interface {
 	Settle(ctx context.Context, s Settlement) error
 
 	// Lanes lists the lanes of messages with a key that have holds, in an order of its own: at most limit of those
-	// after the lane after, or from the first if it is empty. An empty list is the end. After a first hold without a
-	// time of its own, as a crash may leave, it gives it the present as its time: see Due.
-	Lanes(ctx context.Context, after string, limit int) ([]string, error)
+	// after the lane after, or from the first if it is empty. next is the last lane that it has looked at, after which
+	// the following call goes on, and empty at the end. A call takes far less time than a lease, so a list may be
+	// short, or empty, before the end: what the session passes over takes time too. To a first hold without a time of
+	// its own, as a crash may leave, it gives the present as its time: see Due.
+	Lanes(ctx context.Context, after string, limit int) (lanes []string, next string, err error)
 
 	// Due lists lanes by the times at which their first holds are due: see DueQuery.
 	Due(ctx context.Context, q DueQuery) ([]HeldLane, error)

@@ -377,13 +377,13 @@ func (l *loop) start(r ready) {
 	}
 	if q := r.Lanes; q != nil {
 		l.do("Session.Lanes", func() func() {
-			lanes, err := l.session.Lanes(l.work, q.After, q.Limit)
+			lanes, next, err := l.session.Lanes(l.work, q.After, q.Limit)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("list holds: %w", err))
 					return
 				}
-				l.core.onLanes(time.Now(), lanes)
+				l.core.onLanes(time.Now(), lanes, next)
 			}
 		})
 	}

@@ -108,7 +108,9 @@ func (s *tableSession) Settle(_ context.Context, st Settlement) error {
 	return nil
 }
 
-func (s *tableSession) Lanes(context.Context, string, int) ([]string, error)  { return nil, nil }
+func (s *tableSession) Lanes(context.Context, string, int) ([]string, string, error) {
+	return nil, "", nil
+}
 func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error)     { return nil, nil }
 func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
 func (s *tableSession) Controls(context.Context) (Controls, error)            { return Controls{}, nil }

@@ -447,11 +447,17 @@ func (d *simDestination) doLanes(r *simRelay, q *lanesQuery) error {
 		return nil
 	}
 	var list []string
+	var next string
+	passed := 0
 	for _, lane := range sortedKeys(d.holds) {
-		head := &d.holds[lane][0]
-		if lane <= q.After || len(list) == q.Limit {
+		if lane <= q.After {
 			continue
 		}
+		if passed++; passed > q.Limit {
+			break
+		}
+		next = lane
+		head := &d.holds[lane][0]
 		if head.retryAt.IsZero() && !head.blocked {
 			head.retryAt = d.now
 			d.counts.Healed++
@@ -460,7 +466,10 @@ func (d *simDestination) doLanes(r *simRelay, q *lanesQuery) error {
 			list = append(list, lane)
 		}
 	}
-	r.core.onLanes(d.clock(r), list)
+	if passed < q.Limit {
+		next = ""
+	}
+	r.core.onLanes(d.clock(r), list, next)
 	return nil
 }
 

@@ -49,15 +49,15 @@ func (c *core) headPending(l *lane) bool {
 	return len(list) > 0 && (!list[0].retryAt.IsZero() || list[0].blocked)
 }
 
-// onLanes takes a page of all lanes that have holds.
-func (c *core) onLanes(now time.Time, list []string) {
+// onLanes takes a page of all lanes that have holds. The walk goes on after the lane next, or is at its end.
+func (c *core) onLanes(now time.Time, list []string, next string) {
 	c.working = false
 	for _, name := range list {
 		c.stored.add(c.stored.key(name))
-		c.walked = name
 	}
-	if len(list) == 0 {
-		c.synced, c.walked = true, ""
+	c.walked = next
+	if next == "" {
+		c.synced = true
 	}
 	if c.synced {
 		c.syncAt = now.Add(c.cfg.Resync)

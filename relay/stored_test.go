@@ -19,7 +19,7 @@ func holdMany(tb testing.TB, c *core, now time.Time, n int, key func(int) string
 			case r.Settle != nil:
 				c.onSettled(now)
 			case r.Lanes != nil:
-				c.onLanes(now, nil)
+				c.onLanes(now, nil, "")
 			case r.Due != nil:
 				c.onDue(now, nil)
 			default:
@@ -107,7 +107,7 @@ func BenchmarkBesideHeldLanes(b *testing.B) {
 						c.onSettled(now)
 					}
 					if r.Lanes != nil {
-						c.onLanes(now, nil)
+						c.onLanes(now, nil, "")
 					}
 					if r.Due != nil {
 						c.onDue(now, nil)

@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts' answers")
 //	> done 0 ok fail skip  the call of stripe 0 ended: ok, fail, refused, gone (its topic is), down, skip per message;
 //	                       "fail+5s", "gone+5s" and "down+5s" ask for a pause
 //	> settled              the settlement succeeded
-//	> lanes a b            a page of the lanes that have holds; no more if it is empty
+//	> lanes a b >c         a page of the lanes that have holds, that ends with c or the last; no more if it is empty
 //	> due a:1s b@u:0s      lanes with holds, when they are due, and the topics of their heads
 //	> held a a3*2 a5^      the holds of lane a; "*2" two attempts so far, "^" blocked
 //	> held a a3~ b4@u~     holds that are sent once more: a replay
@@ -159,7 +159,12 @@ func (p *player) tell(words []string) {
 		}
 		p.core.onSettled(p.now)
 	case verb == "lanes":
-		p.core.onLanes(p.now, args)
+		next := ""
+		if n := len(args); n > 0 {
+			next = strings.TrimPrefix(args[n-1], ">")
+			args = slices.DeleteFunc(args, func(a string) bool { return a[0] == '>' })
+		}
+		p.core.onLanes(p.now, args, next)
 	case verb == "due":
 		if p.core.listing == nil {
 			p.t.Fatalf("due lanes were not asked for: %q", words)

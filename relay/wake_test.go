@@ -23,7 +23,7 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 	m := Delivery{Message: outbox.Message{ID: outbox.ID{1}, Topic: "t", Key: "k", Position: 1}}
 
 	c.next(now)
-	c.onLanes(now, nil)
+	c.onLanes(now, nil, "")
 	if r := c.next(now); r.Read == 0 || r.Due == nil {
 		t.Fatalf("nothing is read, or no due lanes are listed: %+v", r)
 	}
@@ -36,7 +36,7 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 		t.Fatalf("changed holds are not looked for: %+v", r)
 	}
 	c.onPublished(now, probe[0], []error{outbox.Unavailable(errors.New("nobody answers"))})
-	c.onLanes(now, []string{"k"})
+	c.onLanes(now, []string{"k"}, "k")
 
 	held := false
 	for range 20 {
@@ -46,7 +46,7 @@ func TestARelayWithNothingToProbeWithSleeps(t *testing.T) {
 			held = held || len(r.Settle.Hold) == 1
 			c.onSettled(now)
 		case r.Lanes != nil:
-			c.onLanes(now, []string{"k"})
+			c.onLanes(now, []string{"k"}, "k")
 		case r.Due != nil:
 			c.onDue(now, nil)
 		case r.Read > 0:

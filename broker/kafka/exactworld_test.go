@@ -95,7 +95,9 @@ func (b *table) hold(d relay.Delivery) {
 	b.holds[d.Lane()] = append(b.holds[d.Lane()], d)
 }
 
-func (s *tableSession) Lanes(context.Context, string, int) ([]string, error) { return nil, nil }
+func (s *tableSession) Lanes(context.Context, string, int) ([]string, string, error) {
+	return nil, "", nil
+}
 func (s *tableSession) Due(context.Context, relay.DueQuery) ([]relay.HeldLane, error) {
 	return nil, nil
 }

@@ -264,7 +264,7 @@ func (o *once) Settle(_ context.Context, s relay.Settlement) error {
 	return nil
 }
 
-func (o *once) Lanes(context.Context, string, int) ([]string, error)          { return nil, nil }
+func (o *once) Lanes(context.Context, string, int) ([]string, string, error)  { return nil, "", nil }
 func (o *once) Due(context.Context, relay.DueQuery) ([]relay.HeldLane, error) { return nil, nil }
 func (o *once) Controls(context.Context) (c relay.Controls, err error)        { return c, nil }
 func (o *once) Expires() time.Time                                            { return time.Now().Add(time.Hour) }

@@ -223,8 +223,8 @@ func (h *holds) above(from int64, ids []string) []string {
 	return ids
 }
 
-// names lists the lanes of keys after a lane, at most limit.
-func (h *holds) names(after string, limit int) (lanes []string) {
+// names lists the lanes of keys after a lane, at most limit. next is the last of them if there are more.
+func (h *holds) names(after string, limit int) (lanes []string, next string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, l := range h.lanes {
@@ -233,7 +233,10 @@ func (h *holds) names(after string, limit int) (lanes []string) {
 		}
 	}
 	slices.Sort(lanes)
-	return lanes[:min(limit, len(lanes))]
+	if len(lanes) <= limit {
+		return lanes, ""
+	}
+	return lanes[:limit], lanes[limit-1]
 }
 
 // due lists lanes by the times of their heads.

@@ -238,8 +238,9 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 
 // Lanes lists the lanes of messages that wait. The table has no column by which an operator could release a blocked
 // lane.
-func (s *logSession) Lanes(_ context.Context, after string, limit int) ([]string, error) {
-	return s.holds.names(after, limit), s.failure()
+func (s *logSession) Lanes(_ context.Context, after string, limit int) ([]string, string, error) {
+	lanes, next := s.holds.names(after, limit)
+	return lanes, next, s.failure()
 }
 
 func (s *logSession) Due(_ context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {

@@ -101,8 +101,9 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 
 // Lanes lists the lanes with messages that wait in this relay. Rows that another relay has taken since are noticed when
 // they are due.
-func (s *session) Lanes(_ context.Context, after string, limit int) ([]string, error) {
-	return s.holds.names(after, limit), s.strategy.failure()
+func (s *session) Lanes(_ context.Context, after string, limit int) ([]string, string, error) {
+	lanes, next := s.holds.names(after, limit)
+	return lanes, next, s.strategy.failure()
 }
 
 // Due first looks which blocked rows operators have released, about once a second.

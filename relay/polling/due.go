@@ -1,6 +1,7 @@
 package polling
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,53 +46,79 @@ UPDATE outbox.holds h SET retry_at = clock_timestamp() FROM (
 	WHERE h.retry_at IS NULL ORDER BY h.id, h.message_id FOR UPDATE OF h SKIP LOCKED) o
 WHERE ` + sameHoldSQL
 
-// heldLanes lists at least one lane of a shard group with a key, if there is one after the lane after. It reads limit
-// rows, or as many lanes if they have many rows each.
-func heldLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, after string, limit int) ([]string, error) {
-	first, last := schema.Shards(group, groups)
+// walk goes over all lanes with holds, page by page. The page's size adapts to what the server takes for it: the
+// connection renews the lease and settles too, and both wait for it.
+type walk struct {
+	size  int  // of the next page, in rows or lanes
+	steps bool // the next page goes from lane to lane
+}
+
+const (
+	firstPage    = 1000
+	smallestPage = 10
+	fastPage     = 50 * time.Millisecond
+	slowPage     = 200 * time.Millisecond
+)
+
+// page reads one page after the lane after, by one statement, and lists those of its lanes that belong to the shard
+// group and have a key. next is its last lane, or empty at the end of all. A page has rows, or as many lanes if the
+// lanes before had many rows each.
+func (w *walk) page(ctx context.Context, conn *pgx.Conn,
+	destination string, group, groups int, after string, limit int) (lanes []string, next string, err error) {
+	began := time.Now()
+	limit = min(limit, cmp.Or(w.size, firstPage))
 	sql := heldRowsSQL
-	var all []string
-	for {
-		rows, err := conn.Query(ctx, sql, destination, after, limit)
-		if err != nil {
-			return nil, fmt.Errorf("list held lanes: %w", err)
-		}
-		var lanes []string
-		var late outcomeColumns
-		var lane, message string
-		var id int64
-		var shard, heads int
-		var keyed, untimed bool
-		read, err := pgx.ForEachRow(rows, []any{&lane, &id, &message, &shard, &keyed, &untimed}, func() error {
-			if lane == after {
-				return nil
-			}
-			heads++
-			if after = lane; keyed && shard >= first && shard <= last {
-				lanes = append(lanes, lane)
-			}
-			if untimed {
-				late.lanes, late.ids, late.messages = append(late.lanes, lane), append(late.ids, id), append(late.messages, message)
-			}
+	if w.steps {
+		sql = heldLanesSQL
+	}
+	rows, err := conn.Query(ctx, sql, destination, after, limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("list held lanes: %w", err)
+	}
+	first, last := schema.Shards(group, groups)
+	var late outcomeColumns
+	var lane, message string
+	var id int64
+	var shard, heads int
+	var keyed, untimed bool
+	next = after
+	read, err := pgx.ForEachRow(rows, []any{&lane, &id, &message, &shard, &keyed, &untimed}, func() error {
+		if lane == next {
 			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list held lanes: %w", err)
 		}
-		if len(late.ids) > 0 {
-			if _, err := conn.Exec(ctx, headsDueSQL, destination, late.lanes, late.ids, late.messages); err != nil {
-				return nil, fmt.Errorf("name the times of held lanes: %w", err)
-			}
+		heads++
+		if next = lane; keyed && shard >= first && shard <= last {
+			lanes = append(lanes, lane)
 		}
-		end := read.RowsAffected() < int64(limit)
-		all = append(all, lanes...)
-		switch {
-		case end, len(all) > 0 && heads >= limit/4:
-			return all, nil
-		case heads < limit/4:
-			limit, sql = limit-limit/4, heldLanesSQL
+		if untimed {
+			late.lanes, late.ids, late.messages = append(late.lanes, lane), append(late.ids, id), append(late.messages, message)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list held lanes: %w", err)
+	}
+	if len(late.ids) > 0 {
+		if _, err := conn.Exec(ctx, headsDueSQL, destination, late.lanes, late.ids, late.messages); err != nil {
+			return nil, "", fmt.Errorf("name the times of held lanes: %w", err)
 		}
 	}
+	if read.RowsAffected() < int64(limit) {
+		next = ""
+	}
+	w.adapt(limit, heads, time.Since(began))
+	return lanes, next, nil
+}
+
+// adapt chooses the next page, after one that had so many heads.
+func (w *walk) adapt(size, heads int, took time.Duration) {
+	switch {
+	case took > slowPage:
+		w.size = max(size/2, smallestPage)
+	case took < fastPage:
+		w.size = max(w.size, 2*size)
+	}
+	w.steps = !w.steps && heads < size/4
 }
 
 // dueSQL goes from route to route along the index holds_due. So it takes no longer for what waits for a closed or
@@ -127,8 +154,8 @@ ORDER BY wanted.probe DESC, h.retry_at LIMIT $2::integer + cardinality($5::text[
 
 const routeTexts = "h.topic, coalesce(h.aggregate_type, ''), coalesce(h.event_type, '')"
 
-// bareDueSQL and headRouteSQL are for texts without a UTF-8 form, which the server can't send: the lanes first, and then
-// the route of each. A head whose route can't be read belongs to none, and is loaded as an invalid message.
+// bareDueSQL and headRouteSQL are for texts without a UTF-8 form, which the server can't send: the lanes first, and
+// then the route of each. A head whose route can't be read belongs to none, and is loaded as an invalid message.
 var bareDueSQL = strings.Replace(dueSQL, routeTexts, "'', '', ''", 1)
 
 const headRouteSQL = `SELECT ` + routeTexts + ` FROM outbox.holds h

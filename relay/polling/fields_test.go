@@ -37,8 +37,8 @@ func TestNoFieldStopsADestination(t *testing.T) {
 	}
 }
 
-// heldFields does the same with rows that operators have made holds of, and that are due. The lane comes from the key or
-// the aggregate id, which are as they should be.
+// heldFields does the same with rows that operators have made holds of, and that are due. The lane comes from the key
+// or the aggregate id, which are as they should be.
 func heldFields(t *testing.T, db database, bad string) {
 	t.Helper()
 	want := 0
@@ -47,7 +47,8 @@ func heldFields(t *testing.T, db database, bad string) {
 			continue
 		}
 		lane := schema.QuoteLiteral("held " + f.Name)
-		db.Exec(f.Insert("outbox.holds", map[string]string{"destination": "'d'", "lane": lane, "id": strconv.Itoa(-i - 1), "message_id": "gen_random_uuid()",
+		db.Exec(f.Insert("outbox.holds", map[string]string{
+			"destination": "'d'", "lane": lane, "id": strconv.Itoa(-i - 1), "message_id": "gen_random_uuid()",
 			"topic": "'t'", "key": lane, "shard": "0", "created_at": "now()", "retry_at": "now()"}))
 		if f.Dead == "" {
 			want++

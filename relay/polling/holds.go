@@ -243,10 +243,10 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 const sameHoldSQL = `h.destination = $1 AND h.lane = o.lane AND h.id = o.id AND h.message_id = o.message_id`
 
 // lockHoldsSQL locks rows in the order of their ids, as a job that changes several does: otherwise both could wait for
-// each other, and the server would end one of them. The rows are the holds that have outcomes, and the first holds of the
-// lanes $5, to which holds are added. An operator's job that is just removing the last hold of a lane doesn't see what is
-// added, so the adding waits for the job's end, and sees then that the lane is empty. The answer is whether all first
-// holds that were seen were still there when they were locked.
+// each other, and the server would end one of them. The rows are the holds that have outcomes, and the first holds of
+// the lanes $5, to which holds are added. An operator's job that is just removing the last hold of a lane doesn't see
+// what is added, so the adding waits for the job's end, and sees then that the lane is empty. The answer is whether all
+// first holds that were seen were still there when they were locked.
 const lockHoldsSQL = `
 WITH wanted AS MATERIALIZED (
 	SELECT lane, id, message_id, false AS first FROM unnest($2::text[], $3::bigint[], $4::text[]::uuid[]) o (lane, id, message_id)

@@ -90,7 +90,7 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	if err := s.Settle(t.Context(), relay.Settlement{Through: d, Hold: []relay.Hold{{Delivery: d, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}
-	lanes, err := s.Lanes(t.Context(), "", 10)
+	lanes, _, err := s.Lanes(t.Context(), "", 10)
 	if err != nil || len(lanes) != 1 {
 		t.Fatal(lanes, err)
 	}

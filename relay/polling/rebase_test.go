@@ -54,7 +54,7 @@ func (db database) numbered(from, to int) {
 // message means that it is the end.
 func drain(t *testing.T, s relay.Session, want int) (got []string) {
 	t.Helper()
-	if _, err := s.Lanes(t.Context(), "", 1000); err != nil {
+	if _, _, err := s.Lanes(t.Context(), "", 1000); err != nil {
 		t.Fatal(err)
 	}
 	lanes, err := s.Due(t.Context(), relay.DueQuery{Limit: 1000})

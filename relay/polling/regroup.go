@@ -31,6 +31,7 @@ type regroupSession struct {
 	groups []*snapshotSession // of the old number
 	link   *link
 	reader *reader
+	walk   walk
 	at     int // the group that is being delivered; belongs to Next
 }
 
@@ -217,12 +218,12 @@ func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func (s *regroupSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, err error) {
+func (s *regroupSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, next string, err error) {
 	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
-		lanes, err = heldLanes(ctx, conn, s.source.destination, 0, 1, after, limit)
+		lanes, next, err = s.walk.page(ctx, conn, s.source.destination, 0, 1, after, limit)
 		return err
 	})
-	return lanes, err
+	return lanes, next, err
 }
 
 func (s *regroupSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {

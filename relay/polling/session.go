@@ -27,6 +27,7 @@ type snapshotSession struct {
 	lease         *lease
 	reader        *reader
 	pool          *pagePool
+	walk          walk
 
 	// until, if not nil, is the end: the session reads and settles what this snapshot sees, and then Next returns
 	// errDrained.
@@ -568,12 +569,12 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 	return nil
 }
 
-func (s *snapshotSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, err error) {
+func (s *snapshotSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, next string, err error) {
 	err = s.lease.query(func(conn *pgx.Conn) error {
-		lanes, err = heldLanes(ctx, conn, s.source.destination, s.group, s.groups, after, limit)
+		lanes, next, err = s.walk.page(ctx, conn, s.source.destination, s.group, s.groups, after, limit)
 		return err
 	})
-	return lanes, err
+	return lanes, next, err
 }
 
 func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {

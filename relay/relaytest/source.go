@@ -312,16 +312,21 @@ func (s *sourceSession) through(d *relay.Delivery) {
 // lanesNow lists all held lanes, page by page.
 func (s *sourceSession) lanesNow() (all []string) {
 	s.c.Helper()
-	for after := ""; ; after = all[len(all)-1] {
-		page, err := s.Lanes(s.c.ctx, after, 3)
+	passed := map[string]bool{}
+	for after := ""; ; {
+		page, next, err := s.Lanes(s.c.ctx, after, 3)
 		s.c.check("lanes", err)
 		if len(page) > 3 {
 			s.c.Fatalf("%d lanes, 3 asked for", len(page))
 		}
-		if len(page) == 0 {
+		all = append(all, page...)
+		if next == "" {
 			return all
 		}
-		all = append(all, page...)
+		if passed[next] {
+			s.c.Fatalf("the list comes to lane %q again", next)
+		}
+		passed[next], after = true, next
 	}
 }
 
@@ -1023,7 +1028,8 @@ func (c *sourceCase) lanes() {
 	for i := range 50 {
 		ms = append(ms, note("key "+strconv.Itoa(i%10), strconv.Itoa(i)))
 	}
-	ms = append(ms, outbox.Message{Topic: "t", AggregateID: "aggregate"}, outbox.Message{Topic: "t"})
+	ms = append(ms, outbox.Message{Topic: "t", AggregateID: "aggregate"})
+	ms = append(ms, slices.Repeat([]outbox.Message{{Topic: "t"}}, 20)...) // pages of them
 	c.write(ms...)
 	ds := s.read(len(ms))
 	var hold []relay.Hold

@@ -213,7 +213,7 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	return nil
 }
 
-func (s *session) Lanes(ctx context.Context, after string, limit int) ([]string, error) {
+func (s *session) Lanes(ctx context.Context, after string, limit int) ([]string, string, error) {
 	return s.table.Lanes(ctx, after, limit)
 }
 
