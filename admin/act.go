@@ -120,8 +120,8 @@ const headsSQL = `
 const lockHeadsSQL = `
 	WITH heads AS MATERIALIZED (` + headsSQL + `),
 	locked AS MATERIALIZED (
-		SELECT s.destination, s.lane, s.first FROM outbox.holds h JOIN heads s ON ` + heldSelected + `
-		ORDER BY h.destination, h.id, h.message_id FOR UPDATE OF h)
+		SELECT s.destination, s.lane, s.first FROM (SELECT * FROM heads ORDER BY destination, id, message_id) s,
+		LATERAL (SELECT FROM outbox.holds h WHERE ` + heldSelected + ` LIMIT 1 FOR UPDATE) h)
 	SELECT (SELECT count(DISTINCT (destination, lane)) FROM heads) = (SELECT count(DISTINCT (destination, lane)) FROM locked WHERE first)`
 
 const headsDueSQL = `

@@ -254,7 +254,8 @@ WITH wanted AS MATERIALIZED (
 	SELECT l.lane, h.id, h.message_id, true FROM unnest($5::text[]) l (lane), LATERAL (
 		SELECT h.id, h.message_id FROM outbox.holds h WHERE h.destination = $1 AND h.lane = l.lane ORDER BY h.id, h.message_id LIMIT 1) h
 ), locked AS MATERIALIZED (
-	SELECT o.first FROM outbox.holds h JOIN wanted o ON ` + sameHoldSQL + ` ORDER BY h.id, h.message_id FOR UPDATE OF h
+	SELECT o.first FROM (SELECT * FROM wanted ORDER BY id, message_id) o,
+	LATERAL (SELECT FROM outbox.holds h WHERE ` + sameHoldSQL + ` LIMIT 1 FOR UPDATE) h -- by the index, whatever the statistics
 )
 SELECT (SELECT count(*) FROM wanted WHERE first) = (SELECT count(*) FROM locked WHERE first)`
 
