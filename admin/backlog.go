@@ -40,10 +40,12 @@ type Backlog struct {
 	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond, and while a
 	// relay is far in a large backlog.
 	// Messages that the destination's filter leaves out don't count, as far as its relay has written the filter to the
-	// database: from a sample, if there are more than some hundred. Holds do not count.
+	// database. Beyond 10,000, or beyond 1,000 if headers decide, this is estimated from a sample, and at least 1. Holds do
+	// not count.
 	Pending Count `json:"pending"`
 
-	// Oldest is when the oldest pending message was inserted; zero if there is none.
+	// Oldest is when the oldest pending message was inserted; zero if there is none. Where the filter was applied to a
+	// sample, it is the oldest one that the cursor has not passed, selected or not.
 	Oldest time.Time `json:"oldest,omitzero"`
 }
 
@@ -141,23 +143,24 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 // stands for it and the first two and the fourth are empty. The first part leads over messages that were passed, so it
 // ends after examined rows of the index.
 //
-// $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard.
+// $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard. The format's values are a LIMIT for
+// each part, a condition, how many rows of the index the first part examines, and more columns.
 const pendingParts = `
-	(SELECT xid, id, segment FROM (SELECT xid, id, segment, shard FROM outbox.messages -- of the window's range, not passed
+	(SELECT xid, id, segment%[4]s FROM (SELECT xid, id, segment, shard%[4]s FROM outbox.messages -- of the window's range, not passed
 	 WHERE ` + inWindow + ` %[2]s LIMIT %[3]d) m WHERE id > $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
 	UNION ALL
-	(SELECT xid, id, segment FROM outbox.messages -- of its range, committed after it
+	(SELECT xid, id, segment%[4]s FROM outbox.messages -- of its range, committed after it
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($2::pg_snapshot) x WHERE x >= pg_snapshot_xmax($1::pg_snapshot)))
 	   AND id <= $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
 	UNION ALL
-	(SELECT xid, id, segment FROM outbox.messages -- begun after it
+	(SELECT xid, id, segment%[4]s FROM outbox.messages -- begun after it
 	 WHERE xid >= pg_snapshot_xmax($2::pg_snapshot) AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
 	UNION ALL
-	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken, in the window, not passed
+	(SELECT xid, id, segment%[4]s FROM outbox.messages -- open when prev was taken, in the window, not passed
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x WHERE pg_visible_in_snapshot(x, $2::pg_snapshot)))
 	   AND id > $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)
 	UNION ALL
-	(SELECT xid, id, segment FROM outbox.messages -- open when prev was taken, and when the window was opened
+	(SELECT xid, id, segment%[4]s FROM outbox.messages -- open when prev was taken, and when the window was opened
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x WHERE NOT pg_visible_in_snapshot(x, $2::pg_snapshot)))
 	   AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)`
 
@@ -200,7 +203,7 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 		       (SELECT m.created_at FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
 		       coalesce((SELECT id FROM oldest), 0),
 		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0),
-		       `+examinedMore, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined)),
+		       `+examinedMore, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, "")),
 		c.args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest, &more)
 	if err != nil {
 		return failed(err)
@@ -232,24 +235,17 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 	return b, nil
 }
 
-// What a sample of a backlog has of its messages: the oldest ones, so that the oldest that is selected is found, and as
-// many as that spread over the rest. Beyond what is counted, the rest is spread over the pages of the table.
+// What a sample of a backlog has: of messages that are counted one by one, about as many as this, spread over all; of
+// more, those in some pages of the table.
 const (
-	sampledFirst = 300
-	sampledRest  = 700
+	sampledRows  = 1000
 	sampledPages = 200
 )
 
-// narrow leaves out of a backlog what the destination doesn't select. It looks at a sample, and is exact where that is
-// all there is.
+// narrow leaves out of a backlog what the destination doesn't select. Where headers don't decide it looks at everything
+// that is counted. Otherwise it looks at a sample. What a sample lacks may wait nevertheless: so the backlog isn't empty
+// then, and its age is that of the oldest message, selected or not.
 func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
-	headerColumn := "NULL::text"
-	if c.settings.byHeaders() {
-		headerColumn = "CASE WHEN " + readable("m.headers::text") + " = m.headers::text THEN m.headers::text END"
-	}
-	columns := readable("m.topic") + ", " + readable("coalesce(m.event_type, '')") + ", " +
-		readable("coalesce(m.aggregate_type, '')") + ", " +
-		readable("coalesce(m.content_type, '')") + ", " + headerColumn + ", m.created_at"
 	seen, wanted := int64(0), int64(0)
 	var oldest time.Time
 	look := func(sql string, args ...any) error {
@@ -259,46 +255,61 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 		}
 		var m outbox.Message
 		var text *string
-		_, err = pgx.ForEachRow(rows, []any{&m.Topic, &m.EventType, &m.AggregateType, &m.ContentType, &text, &m.CreatedAt}, func() error {
+		var n int64
+		_, err = pgx.ForEachRow(rows, []any{&m.Topic, &m.EventType, &m.AggregateType, &m.ContentType, &text, &n, &m.CreatedAt}, func() error {
 			m.Headers = headersOf(storedJSON(text))
-			seen++
+			seen += n
 			if c.settings.wants(&m) {
-				wanted++
+				wanted += n
 				oldest = earliest(oldest, m.CreatedAt)
 			}
 			return nil
 		})
 		return err
 	}
+	columns := readable("topic") + ", " + readable("coalesce(event_type, '')") + ", " + readable("coalesce(aggregate_type, '')") + ", " +
+		readable("coalesce(content_type, '')")
+	each := columns + ", NULL::text, 1::bigint, created_at"
+	if c.settings.byHeaders() {
+		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, created_at"
+	}
 	var err error
-	if !b.Pending.Estimated {
-		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`),
-			numbered AS (SELECT xid, id, segment, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending)
-			SELECT `+columns+` FROM numbered p,
-				LATERAL (SELECT * FROM outbox.messages m WHERE m.segment = p.segment AND m.xid = p.xid AND m.id = p.id LIMIT 1) m
-			WHERE p.n <= %[3]d OR p.n %% greatest(p.total / %[4]d, 1) = 0`, fmt.Sprintf("LIMIT %d", countLimit+1), "", sampledFirst, sampledRest),
-			c.args()...)
-	} else {
+	switch {
+	case b.Pending.Estimated:
 		first, last := schema.Shards(c.Group, c.Groups)
 		var pages int64
 		err = tx.QueryRow(ctx, `SELECT coalesce(sum(pg_relation_size(i.inhrelid)), 0) / 8192 FROM pg_inherits i WHERE i.inhparent = $1::text::regclass`,
 			schema.MessagesOf(c.Destination)).Scan(&pages)
-		if err == nil {
+		if err == nil { // REPEATABLE: the next look has the same pages, so that its answer is the same
 			share := min(100, 100*float64(sampledPages)/float64(max(pages, 1)))
-			err = look(`SELECT `+columns+` FROM outbox.messages m TABLESAMPLE SYSTEM ($6::double precision)
+			err = look(`SELECT `+each+` FROM outbox.messages TABLESAMPLE SYSTEM ($6::double precision) REPEATABLE (1)
 				WHERE shard BETWEEN $4::smallint AND $5::smallint AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)
 				  AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::text::pg_snapshot))`, c.Prev, c.First, c.LastID, first, last, share)
 		}
+	case c.settings.byHeaders():
+		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
+			SELECT `+each+` FROM (SELECT *, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending) p
+			WHERE n %% greatest(total / %[5]d, 1) = 0`, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, decidingColumns+", headers", sampledRows),
+			c.args()...)
+	default:
+		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
+			SELECT `+columns+`, NULL::text, count(*), min(created_at) FROM pending GROUP BY topic, event_type, aggregate_type, content_type`,
+			fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, decidingColumns), c.args()...)
 	}
 	if err != nil || seen == 0 { // of a few messages in a large table, none may be in the sample
 		return err
 	}
 	all := b.Pending.N
-	b.Pending.N = all * wanted / seen
-	b.Pending.Estimated = b.Pending.Estimated || seen < all
-	b.Oldest = oldest
+	if seen >= all {
+		b.Pending.N, b.Oldest = wanted, oldest
+		return nil
+	}
+	b.Pending = Count{max(all*wanted/seen, 1), true}
 	return nil
 }
+
+// decidingColumns are those that filters decide by, besides headers, and the age.
+const decidingColumns = ", topic, event_type, aggregate_type, content_type, created_at"
 
 // headersOf reads headers as a relay does; what it can't read decides nothing here.
 func headersOf(raw json.RawMessage) []outbox.Header {
@@ -316,7 +327,7 @@ func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
 	rows, err := tx.Query(ctx, c.reading(fmt.Sprintf(`
 		SELECT s.n FROM generate_series(0, $6::integer - 1) AS s (n)
 		WHERE EXISTS (SELECT FROM (`+pendingParts+`) p) OR `+examinedMore+`
-		ORDER BY s.n`, "LIMIT 1", of, examined)), append(c.args(), schema.SegmentCount)...)
+		ORDER BY s.n`, "LIMIT 1", of, examined, "")), append(c.args(), schema.SegmentCount)...)
 	if err != nil {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}

@@ -117,6 +117,41 @@ func TestALargeBacklogIsEstimated(t *testing.T) {
 	}
 }
 
+// What few messages of many are selected is found, and the backlog isn't empty because a sample has none of them.
+func TestAFilterThatSelectsFewOfManyMessagesIsNeverSeenAsIdle(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("topics", "1 minute")
+	d.cursor("headers", "1 minute")
+	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"topics": ["rare"]}}' WHERE destination = 'topics'`)
+	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'headers'`)
+	d.exec(`INSERT INTO outbox.messages (topic, headers, created_at) SELECT CASE WHEN i % 3000 = 1501 THEN 'rare' ELSE 'orders' END,
+		CASE WHEN i % 3000 = 1501 THEN '{"tenant": "a"}'::jsonb END, now() - make_interval(secs => 9001 - i) FROM generate_series(1, 9000) i`)
+	pending := func() (topics, headers *Destination) {
+		t.Helper()
+		r := d.status()
+		return r.destination("topics"), r.destination("headers")
+	}
+	topics, headers := pending()
+	if topics.Pending != (Count{N: 3}) || topics.Oldest.IsZero() || time.Since(topics.Oldest) > 8000*time.Second {
+		t.Errorf("by topic: %v pending, since %v", topics.Pending, topics.Oldest)
+	}
+	if headers.Pending != (Count{N: 1, Estimated: true}) || time.Since(headers.Oldest) < 9000*time.Second {
+		t.Errorf("by header: %v pending, since %v", headers.Pending, headers.Oldest)
+	}
+	d.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 'orders', convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, 100000) i`)
+	topics, headers = pending()
+	for range 3 {
+		if topics.Pending.N == 0 || topics.Oldest.IsZero() || headers.Pending.N == 0 || headers.Oldest.IsZero() {
+			t.Errorf("of many: %v since %v by topic, %v since %v by header", topics.Pending, topics.Oldest, headers.Pending, headers.Oldest)
+		}
+		before := topics.Pending
+		if topics, headers = pending(); topics.Pending != before {
+			t.Errorf("%v pending, and then %v", before, topics.Pending)
+		}
+	}
+}
+
 // A message that was written last, by a transaction between large ones, is seen behind all that was passed.
 func TestAMessageBetweenManyThatWerePassedIsPending(t *testing.T) {
 	t.Parallel()
@@ -233,6 +268,9 @@ func TestStatusNeedsOnlyTheRightsOfAViewer(t *testing.T) {
 	d.dead("kafka", "k", 1)
 	d.held("kafka", "l", 2, "infinity")
 	d.write(1)
+	d.selects("kafka", "orders")
+	d.cursor("nats", "1 minute")
+	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'nats'`)
 	d.viewer()
 	if _, err := Status(t.Context(), d.Conn); err != nil {
 		t.Error(err)
