@@ -242,14 +242,16 @@ WHERE destination = $1 AND shard_group = $2`
 
 // identifySQL lists statements that give the segments of a table an index by which updates name rows, and that take
 // it away. Updates of a table in a publication fail without one. A permanent one would cost every writer, for updates
-// that a rebase alone makes. REPLICA IDENTITY FULL would not do: PostgreSQL 18 refuses it, for the generated column.
+// that a rebase alone makes. REPLICA IDENTITY FULL would not do: PostgreSQL 18 refuses it, for the generated column. What
+// was set is set again.
 const identifySQL = `
 SELECT coalesce(string_agg(format('CREATE UNIQUE INDEX %I ON %s (id, xid, message_id); ALTER TABLE %s REPLICA IDENTITY USING INDEX %I',
 		s.relname || '_identity', s.name, s.name, s.relname || '_identity'), '; '), ''),
-	coalesce(string_agg(format('ALTER TABLE %s REPLICA IDENTITY DEFAULT; DROP INDEX outbox.%I', s.name, s.relname || '_identity'), '; '), '')
+	coalesce(string_agg(format('ALTER TABLE %s REPLICA IDENTITY %s; DROP INDEX outbox.%I', s.name,
+		CASE s.relreplident WHEN 'n' THEN 'NOTHING' WHEN 'f' THEN 'FULL' ELSE 'DEFAULT' END, s.relname || '_identity'), '; '), '')
 FROM (
-	SELECT c.relname, c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_class parent ON parent.oid = i.inhparent
-	WHERE i.inhparent = $1::regclass AND c.relreplident IN ('d', 'n') AND EXISTS (
+	SELECT c.relname, c.relreplident, c.oid::regclass AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_class parent ON parent.oid = i.inhparent
+	WHERE i.inhparent = $1::regclass AND c.relreplident <> 'i' AND EXISTS (
 		SELECT FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
 		WHERE p.pubupdate AND t.schemaname = 'outbox' AND t.tablename IN (c.relname, parent.relname))
 ) s`

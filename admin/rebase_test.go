@@ -25,3 +25,21 @@ func TestARebaseOfPublishedRowsThatAreThereTwiceSaysWhatToDo(t *testing.T) {
 		t.Errorf("%d indexes or settings are left", n)
 	}
 }
+
+// A rebase leaves the replica identities of segments as they were.
+func TestARebaseRestoresReplicaIdentities(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`ALTER TABLE outbox.messages_0 REPLICA IDENTITY NOTHING; ALTER TABLE outbox.messages_1 REPLICA IDENTITY FULL`)
+	d.exec(`INSERT INTO outbox.messages (xid, id, topic, segment) SELECT '90000000', i, 't', i - 1 FROM generate_series(1, 3) i`)
+	d.cursor("d", "-1 minute")
+	if _, err := Rebase(t.Context(), d.Conn, "d", Action{Actor: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	err := d.QueryRow(t.Context(), `SELECT string_agg(relreplident::text, '' ORDER BY relname) FROM pg_class
+		WHERE oid IN ('outbox.messages_0'::regclass, 'outbox.messages_1'::regclass, 'outbox.messages_2'::regclass)`).Scan(&got)
+	if err != nil || got != "nfd" {
+		t.Errorf("the replica identities are %q, want nfd: %v", got, err)
+	}
+}
