@@ -270,46 +270,35 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	return err
 }
 
-// publicationsSQL finds tables of ours, and those that destinations read, that a publication holds though nothing
-// identifies their rows: PostgreSQL refuses every UPDATE and DELETE of them.
-const publicationsSQL = `
-SELECT p.pubname::text, p.puballtables, c.oid::regclass::text
-FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname::text) t JOIN pg_class c ON c.oid = t.relid
-JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE (p.pubupdate OR p.pubdelete)
-AND (n.nspname = 'outbox' OR c.oid IN (SELECT to_regclass(name) FROM unnest($1::text[]) name))
-AND (c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
-	OR c.relreplident = 'i' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident))
-ORDER BY 1, 3`
-
+// examinePublications looks for tables of ours, and for those that destinations read, whose rows a publication can't
+// name. Only a rebase changes rows of segments, and it gives them a key for that time.
 func examinePublications(ctx context.Context, tx pgx.Tx, e *Examination) error {
-	named, _ := tx.Query(ctx, `SELECT mapping ->> 'Table' FROM outbox.tables`) // its error is returned with the rows
+	named, _ := tx.Query(ctx, `SELECT DISTINCT mapping ->> 'Table' FROM outbox.tables`) // its error is returned with the rows
+	authors, err := pgx.CollectRows(named, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	named, _ = tx.Query(ctx, `SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'
+		AND NOT relispartition`)
 	tables, err := pgx.CollectRows(named, pgx.RowTo[string])
 	if err != nil {
 		return err
 	}
-	for i, name := range tables {
+	for _, name := range authors {
 		if parsed, err := mapping.ParseTableName(name); err == nil {
-			tables[i] = parsed.String()
+			tables = append(tables, parsed.String())
 		}
 	}
-	rows, err := tx.Query(ctx, publicationsSQL, tables)
-	if err != nil {
-		return err
-	}
-	var publication, table string
-	var all bool
-	_, err = pgx.ForEachRow(rows, []any{&publication, &all, &table}, func() error {
+	found, err := mapping.FindKeyless(ctx, tx, tables, true, true)
+	for _, k := range found {
 		holds := "holds"
-		if all {
+		if k.All {
 			holds = "is FOR ALL TABLES, and so holds"
 		}
-		e.advise("publication", WeightFault, "let the table's rows be identified, or take the table out of the publication:",
-			"ALTER TABLE "+table+" REPLICA IDENTITY FULL",
-			"publication %s %s %s, whose rows have no replica identity: every UPDATE and DELETE "+
-				"of it fails", publication, holds, table)
-		return nil
-	})
+		e.advise("publication", WeightFault, "let the table's rows be identified, or take the table out of the publication:", k.Repair(),
+			"publication %s %s %s, whose rows have no replica identity: the server refuses every change of a row that it publishes",
+			k.Publication, holds, k.Table)
+	}
 	return err
 }
 

@@ -35,6 +35,7 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 			keyless: true,
 			keyless + `; ALTER TABLE own REPLICA IDENTITY FULL`:                                                                               false,
 			keyless + `; ALTER TABLE own ADD PRIMARY KEY (id)`:                                                                                false,
+			keyless + `; ALTER TABLE own ADD PRIMARY KEY (id) DEFERRABLE`:                                                                     true,
 			keyless + `; ALTER TABLE own ADD PRIMARY KEY (id); ALTER TABLE own REPLICA IDENTITY NOTHING`:                                      true,
 			keyless + `; ALTER TABLE own ALTER id SET NOT NULL, ADD CONSTRAINT k UNIQUE (id); ALTER TABLE own REPLICA IDENTITY USING INDEX k`: false,
 			keyless + `; ALTER PUBLICATION everything SET (publish = 'insert, truncate')`:                                                     false,
