@@ -564,10 +564,14 @@ func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor
 	return nil
 }
 
-// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them.
+// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One whose
+// selection isn't known may.
 func (c *cursor) selectsTopic(topic, eventType string) bool {
-	if strings.HasPrefix(c.Destination, schema.InboxPrefix) || c.settings.Selects == nil {
+	if strings.HasPrefix(c.Destination, schema.InboxPrefix) {
 		return false
+	}
+	if c.settings.Selects == nil {
+		return true
 	}
 	f := *c.settings.Selects
 	f.Any = slices.Clone(f.Any)

@@ -163,6 +163,18 @@ var verdictCases = []verdictCase{
 		d.selects("nats", "inv*")
 		d.unselected("invoices")
 	}, StateIdle, "", ""},
+	{"a relay that takes all may select it", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.cursor("own", "1 minute")
+		d.selects("kafka", "orders")
+		d.unselected("invoices")
+	}, StateIdle, "", ""},
+	{"an inbox takes nothing of the outbox", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.cursor("inbox:own", "1 minute")
+		d.selects("kafka", "orders")
+		d.unselected("invoices")
+	}, StateAtRisk, "which no destination selects", "or drop it by a rule"},
 	{"rows of a table wait", "", func(d *database) { d.table(""); d.rows("now()", "NULL", 3) }, StateFlowing, "3 pending", ""},
 	{"rows of a table wait for long", "messages wait for longer than they may", func(d *database) {
 		d.table("")
