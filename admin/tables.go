@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,7 +25,7 @@ type Table struct {
 	Uncounted string `json:"uncounted,omitempty"`
 
 	// Passed counts rows, among the newest, that the mapping takes for delivered, or for none of its states, and that
-	// no relay has handled: since they were written none has settled a row. PassedSince is when the oldest was
+	// no relay can have handled: since they were written none has settled a row. PassedSince is when the oldest was
 	// written. Rows younger than the lag objective don't count.
 	Passed      Count     `json:"passed_over,omitzero"`
 	PassedSince time.Time `json:"passed_over_since,omitzero"`
@@ -228,7 +227,7 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 	case m.CreatedAt == "":
 		untold("age of the oldest", "no column is named for the time of creation")
 	case d.LagObjective > 0 && m.Done.How != mapping.DoneDelete: // a row that is there waits
-		err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since) })
+		err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since, untold) })
 		if err != nil && d.Table.Uncounted == "" {
 			uncounted(err)
 		}
@@ -258,40 +257,71 @@ func (d *Destination) account(a mapping.Account) {
 	d.Oldest = earliest(d.Oldest, a.Oldest)
 }
 
+// smallTable is up to how many bytes a table is read as a whole to find its newest rows.
+const smallTable = 64 << 20
+
+// newestSQL tells how the newest rows of a table ($1) are found: by the column of their creation ($2) if an index leads
+// with it. Without one, a number ($3) grows with time too, and another id tells nothing, so that a small table is read.
+const newestSQL = `
+SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
+	JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = t.oid AND a.attname = $2 AND i.indpred IS NULL AND i.indisvalid AND am.amname = 'btree')
+OR greatest(pg_relation_size(t.oid), (SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree(t.oid))) <= $4::bigint
+	AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attname = $3
+		AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype))
+FROM (SELECT $1::text::regclass AS oid) t`
+
 // countPassed looks at the newest rows for those that no relay has handled and that yet don't wait by the mapping. Of a
-// strategy that marks no row, these are what waits.
-func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping, since time.Time) error {
-	waits, dead, odd := "false", "false", "false"
+// strategy that marks no row, these are what waits. A status that the mapping doesn't name is told, and no more: writers
+// may have some for rows that aren't to be delivered.
+func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping, since time.Time,
+	untold func(what, why string)) error {
+	waits, dead, status := "false", "false", "NULL::text"
+	var known []string // nil: rows have no status
 	if m.Done.How != "" {
 		waits = m.Unsettled()
 	}
 	if m.Done.How == mapping.DoneStatus {
-		known := []string{schema.QuoteLiteral(m.Done.Waiting), schema.QuoteLiteral(m.Done.Value)}
-		status := "m." + schema.QuoteIdentifier(m.Done.Column)
+		status = columnOf(m.Done.Column, "text")
+		known = []string{m.Done.Waiting, m.Done.Value}
 		if m.Failure.FailedValue != "" {
-			dead = status + " = " + schema.QuoteLiteral(m.Failure.FailedValue)
-			known = append(known, schema.QuoteLiteral(m.Failure.FailedValue))
+			dead = "m." + schema.QuoteIdentifier(m.Done.Column) + " = " + schema.QuoteLiteral(m.Failure.FailedValue)
+			known = append(known, m.Failure.FailedValue)
 		}
 		if m.Claim.Status != "" {
-			known = append(known, schema.QuoteLiteral(m.Claim.Status))
+			known = append(known, m.Claim.Status)
 		}
-		odd = fmt.Sprintf("(%s IS NULL OR %[1]s::text NOT IN (%s))", status, strings.Join(known, ", "))
 	}
 	due := columnOf(m.CreatedAt, "timestamptz")
 	if m.DeliverAt != "" {
 		due = fmt.Sprintf("greatest(%s, %s)", due, columnOf(m.DeliverAt, "timestamptz"))
 	}
-	var n int64
+	var byAge bool
+	if err := tx.QueryRow(ctx, newestSQL, name.String(), m.CreatedAt, m.ID, smallTable).Scan(&byAge); err != nil {
+		return err
+	}
+	newest := "m." + schema.QuoteIdentifier(m.ID)
+	if byAge {
+		newest = "m." + schema.QuoteIdentifier(m.CreatedAt)
+	}
+	var n, odd int64
 	var oldest *time.Time
+	var example string
 	err := tx.QueryRow(ctx, fmt.Sprintf(`
-		SELECT count(*), min(due) FROM (
-			SELECT %s AS created, %s AS due, coalesce(%s, false) AS waits, coalesce(%s, false) AS dead, %s AS odd
-			FROM %s m ORDER BY m.%s DESC LIMIT %d) s
-		WHERE NOT waits AND NOT dead AND (odd OR created > $1) AND due <= clock_timestamp() - $2::bigint * interval '1 microsecond'`,
-		columnOf(m.CreatedAt, "timestamptz"), due, waits, dead, odd, name, schema.QuoteIdentifier(m.ID), newestRows),
-		since, d.LagObjective.Microseconds()).Scan(&n, &oldest)
+		SELECT count(*) FILTER (WHERE passed), min(due) FILTER (WHERE passed), count(*) FILTER (WHERE odd AND NOT passed),
+			coalesce(min(status) FILTER (WHERE odd AND NOT passed), 'NULL')
+		FROM (SELECT *, coalesce(created > $1, false) AS passed, $3::text[] IS NOT NULL AND (status = ANY ($3)) IS NOT TRUE AS odd FROM (
+			SELECT %s AS created, %s AS due, coalesce(%s, false) AS waits, coalesce(%s, false) AS dead, %s AS status
+			FROM %s m WHERE %s IS NOT NULL ORDER BY %[7]s DESC LIMIT %[8]d) newest) s
+		WHERE NOT waits AND NOT dead AND due <= clock_timestamp() - $2::bigint * interval '1 microsecond'`,
+		columnOf(m.CreatedAt, "timestamptz"), due, waits, dead, status, name, newest, newestRows),
+		since, d.LagObjective.Microseconds(), known).Scan(&n, &oldest, &odd, &example)
 	if err != nil {
 		return err
+	}
+	if odd > 0 {
+		untold("whether all rows were delivered", fmt.Sprintf("%s a status that the mapping does not name, such as %q, and no relay delivers such rows",
+			plural(odd, "of the newest rows has", "of the newest rows have"), example))
 	}
 	found := Count{n, n == newestRows}
 	if m.Done.How != "" {

@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pgoutbox/outbox/mapping"
+)
+
+// states makes a table whose rows have random ids and a status, and whose relay began two hours ago.
+func (d *database) states() {
+	d.t.Helper()
+	d.table("")
+	m, err := json.Marshal(mapping.Mapping{Table: "states", ID: "id", Topic: "{topic}", CreatedAt: "created_at",
+		Done: mapping.Done{How: mapping.DoneStatus, Column: "status", Value: "SENT", Waiting: "NEW"}})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.exec(`CREATE TABLE states (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), topic text, created_at timestamptz, status text)`)
+	d.exec(`UPDATE outbox.tables SET mapping = $1::text::jsonb`, string(m))
+}
+
+// A status of the author's own is no sign that the relay does nothing, unless the row came after it last did something.
+func TestAStatusThatTheMappingDoesNotNameIsToldWithoutAnAlarm(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.states()
+	d.exec(`INSERT INTO states (created_at, status) VALUES (now() - interval '3 hours', 'CANCELLED'), (now() - interval '4 hours', NULL),
+		(now() - interval '5 hours', 'SENT')`)
+	r := d.status()
+	untold := strings.Join(r.destination("shop").Table.Untold, "; ")
+	if r.Verdict.State != StateIdle || !strings.Contains(untold, `2 of the newest rows have a status that the mapping does not name, such as "CANCELLED"`) {
+		t.Errorf("%q, and it tells %q", r.Verdict, untold)
+	}
+	d.exec(`INSERT INTO states (created_at, status) VALUES (now() - interval '1 hour', 'new')`)
+	r = d.status()
+	if v := r.Verdict; v.State != StateAtRisk || !strings.Contains(v.Cause, "a row of table states, from 1h0m0s ago, does not wait by the mapping") {
+		t.Errorf("of a row that came since: %q", v)
+	}
+}
+
+// The newest rows are found by their age where ids tell nothing of it.
+func TestRowsThatWerePassedOverAreFoundAmongRandomIds(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"a small table": ``,
+		"a large table": `CREATE INDEX ON states (created_at); ALTER TABLE states ADD filler text;
+			ALTER TABLE states ALTER filler SET STORAGE PLAIN;
+			INSERT INTO states (created_at, status, filler) SELECT now() - interval '1 day', 'SENT', repeat('x', 8000) FROM generate_series(1, 8500) i`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := setup(t)
+			d.states()
+			d.exec(`INSERT INTO states (created_at, status) SELECT now() - interval '1 day', 'SENT' FROM generate_series(1, 2000) i`)
+			d.exec(`INSERT INTO states (id, created_at, status) VALUES ('00000000-0000-4000-8000-000000000000', now() - interval '1 hour', 'SENT')`)
+			if sql != "" {
+				d.exec(sql)
+			}
+			if p := d.status().destination("shop").Table.Passed; p.N != 1 {
+				t.Errorf("%v rows were passed over, want 1", p)
+			}
+		})
+	}
+}
