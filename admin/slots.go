@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +30,7 @@ type Slot struct {
 	// Standbys are the slots of synchronized_standby_slots that hold this one up, each with the reason; the server
 	// sends nothing that they have not received.
 	Standbys string `json:"standbys_away,omitempty"`
-	// StandbysSince is when they began to, as far as the server knows (PostgreSQL 17 and later).
+	// StandbysSince is when they began to; zero if the server doesn't know, as of a slot that isn't there.
 	StandbysSince time.Time `json:"standbys_away_since,omitzero"`
 
 	// When a slot was lost last, and why.
@@ -40,7 +41,8 @@ type Slot struct {
 // awaySQL lists the slots of synchronized_standby_slots, each with the reason why no standby confirms what it receives.
 // Columns that only newer versions have are read by name from the row as JSON.
 const awaySQL = `
-	SELECT string_agg(format('%s (%s)', n.name, n.reason), ', ' ORDER BY n.name) AS names, max(n.since) AS since FROM (
+	SELECT string_agg(format('%s (%s)', n.name, n.reason), ', ' ORDER BY n.name) AS names,
+		CASE WHEN bool_and(n.since IS NOT NULL) THEN min(n.since) END AS since FROM (
 		SELECT w.name, (to_jsonb(a) ->> 'inactive_since')::timestamptz AS since, CASE
 			WHEN a.slot_name IS NULL THEN 'there is no such slot'
 			WHEN a.wal_status = 'lost' OR to_jsonb(a) ->> 'invalidation_reason' IS NOT NULL THEN 'invalidated'
@@ -76,6 +78,9 @@ func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+// standbyReturns is how long a standby may be away, or take to answer, as when it is restarted.
+const standbyReturns = 10 * time.Second
+
 // heldByStandby finds a slot that waits for standbys that are away. The relay is well, and receives nothing.
 func heldByStandby(r *Report, d *Destination) (Finding, bool) {
 	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Standbys == "" {
@@ -86,7 +91,7 @@ func heldByStandby(r *Report, d *Destination) (Finding, bool) {
 			d.Slot.Name, d.Slot.Standbys),
 		Advice: "start that standby again, or take its slot out of synchronized_standby_slots (ALTER SYSTEM SET, then " +
 			"SELECT pg_reload_conf()), after which a failover to it can take back what was delivered"}
-	if d.Pending.N > 0 {
+	if _, _, late := r.late(d); d.Pending.N > 0 && (late || r.At.Sub(f.Since) >= standbyReturns) {
 		f.State = StateBroken
 	}
 	return f, true
@@ -94,29 +99,52 @@ func heldByStandby(r *Report, d *Destination) (Finding, bool) {
 
 // Unreplicated are commits that wait for a synchronous standby.
 type Unreplicated struct {
-	Sessions int64     `json:"sessions"`
-	Since    time.Time `json:"since,omitzero"`
-	Names    string    `json:"synchronous_standby_names"`
+	Sessions int64  `json:"sessions"`
+	Names    string `json:"synchronous_standby_names"`
 }
 
-// readUnreplicated counts sessions that wait for a standby. A role without pg_read_all_stats sees its own sessions: as
-// the relay's, those in which it settles.
+// unreplicatedSQL lists transactions that wait for a standby, of statements that are not new. Of a statement that has
+// one commit after the other, or a long one with its commit, it isn't known when the wait began.
+const unreplicatedSQL = `SELECT DISTINCT format('%s %s %s', pid, backend_xid, query_start) FROM pg_stat_activity
+	WHERE wait_event = 'SyncRep' AND datname = current_database() AND query_start < clock_timestamp() - interval '2 seconds'`
+
+// lookAgainAfter is the pause between two looks at what waits for a standby.
+const lookAgainAfter = 2 * time.Second
+
+// readUnreplicated counts transactions that wait for a standby in two looks: a commit that is confirmed at once is in
+// one at most. A role without pg_read_all_stats sees its own sessions: as the relay's, those in which it settles.
 func (r *Report) readUnreplicated(ctx context.Context, tx pgx.Tx) error {
-	var since *time.Time
-	var u Unreplicated
-	err := tx.QueryRow(ctx, `SELECT count(*), min(query_start), current_setting('synchronous_standby_names') FROM pg_stat_activity
-		WHERE wait_event = 'SyncRep' AND datname = current_database() AND query_start < clock_timestamp() - interval '2 seconds'`).
-		Scan(&u.Sessions, &since, &u.Names)
-	if u.Sessions > 0 {
-		u.Since, r.Unreplicated = value(since), u
+	look := func() (list []string, err error) {
+		rows, err := tx.Query(ctx, unreplicatedSQL)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	return err
+	before, err := look()
+	if err != nil || len(before) == 0 {
+		return err
+	}
+	// In one transaction the server shows the same activity again, unless it is told not to.
+	if _, err := tx.Exec(ctx, `SELECT pg_sleep_for($1::text::interval), pg_stat_clear_snapshot()`, lookAgainAfter.String()); err != nil {
+		return err
+	}
+	after, err := look()
+	if err != nil {
+		return err
+	}
+	still := int64(len(slices.DeleteFunc(after, func(t string) bool { return !slices.Contains(before, t) })))
+	if still == 0 {
+		return nil
+	}
+	r.Unreplicated.Sessions = still
+	return tx.QueryRow(ctx, "SELECT current_setting('synchronous_standby_names')").Scan(&r.Unreplicated.Names)
 }
 
 // unreplicated finds commits that hang. Writers hang too, and so does a relay that settles.
 func unreplicated(r *Report, _ *Destination, _ *Group) (Finding, bool) {
 	u := r.Unreplicated
-	return Finding{State: StateBroken, Since: u.Since,
+	return Finding{State: StateBroken,
 		Cause: fmt.Sprintf("%s for a synchronous standby that does not answer (synchronous_standby_names = '%s')",
 			plural(u.Sessions, "commit waits", "commits wait"), u.Names),
 		Advice: "start that standby again, or take it out of synchronous_standby_names (ALTER SYSTEM SET, then SELECT pg_reload_conf()), " +

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -64,14 +65,72 @@ func TestAStandbyThatIsAwayIsNamedByTheVerdict(t *testing.T) {
 	const rule = "a standby is away that the log waits for"
 	d.configure("synchronized_standby_slots", "one, two")
 	d.says(rule, StateAtRisk, "one (there is no such slot), two (there is no such slot)", "take its slot out of synchronized_standby_slots")
-	d.exec("SELECT pg_create_physical_replication_slot('one')")
 	d.write(1)
-	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (no standby streams from it), two (",
+	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (there is no such slot), two (",
 		"start that standby")
+	// A standby that is restarted is back in a moment.
+	d.exec("SELECT pg_create_physical_replication_slot('one'), pg_create_physical_replication_slot('two')")
+	d.says(rule, StateAtRisk, "one (no standby streams from it), two (no", "")
+	d.exec("UPDATE outbox.cursors SET lag_objective = '1 millisecond'")
+	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (no standby streams from it), two (", "start that standby")
+	d.exec("UPDATE outbox.cursors SET lag_objective = '1 hour'")
 	// A slot that isn't copied to standbys waits for none.
 	d.exec("SELECT pg_drop_replication_slot('ours')")
 	d.exec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput')")
 	d.says("", StateFlowing, "", "")
+}
+
+func TestAStandbyThatIsAwayForAMomentIsNoOutage(t *testing.T) {
+	t.Parallel()
+	r := &Report{At: time.Now()}
+	for away, want := range map[time.Duration]State{time.Second: StateAtRisk, 11 * time.Second: StateBroken} {
+		d := &Destination{Pending: Count{N: 1}, Slot: &Slot{Position: "0/1", Standbys: "one", StandbysSince: r.At.Add(-away)}}
+		if f, ok := heldByStandby(r, d); !ok || f.State != want {
+			t.Errorf("away for %v: %v %v, want %s", away, ok, f.State, want)
+		}
+	}
+}
+
+// A commit that is confirmed between two looks hangs no longer, for however long its statement ran.
+func TestACommitThatWaitsForAMomentIsNoOutage(t *testing.T) {
+	t.Parallel()
+	d := setAlone(t)
+	d.cursor("kafka", "10 minutes")
+	d.configure("synchronous_standby_names", "one")
+	writer, other := d.another(), d.another()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := writer.Exec(context.WithoutCancel(t.Context()), "SELECT outbox.publish('t', 'x'::bytea), pg_sleep(2)")
+		ended <- err
+	}()
+	seen := func(sql string) func() bool {
+		return func() bool {
+			var found bool
+			err := other.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "+sql+")").Scan(&found)
+			return err == nil && found
+		}
+	}
+	await.Until(t, "a commit waits", seen("wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '2 seconds'"))
+	reports := make(chan *Report)
+	go func() {
+		r, err := Status(t.Context(), d.Conn)
+		if err != nil {
+			t.Error(err)
+		}
+		reports <- r
+	}()
+	await.Until(t, "the look has found it", seen("wait_event = 'PgSleep' AND query LIKE '%pg_sleep_for%'"))
+	for _, sql := range []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"} {
+		if _, err := other.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := <-reports; r != nil && r.Unreplicated.Sessions > 0 {
+		t.Errorf("the verdict is %q", r.Verdict)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestCommitsThatWaitForAStandbyAreNamedByTheVerdict(t *testing.T) {
