@@ -93,7 +93,7 @@ func MaskHeaders(patterns []string) func(name string) bool {
 	}
 }
 
-// hideHeaders returns headers as stored, with the values of some names hidden, at every depth of an object. Headers
+// hideHeaders returns headers as stored, with the values of some names hidden, at every depth. Headers
 // that are no object are hidden as a whole: what could be told apart in them isn't known.
 func hideHeaders(stored json.RawMessage, hides func(name string) bool) json.RawMessage {
 	if len(stored) == 0 || string(stored) == "null" {
@@ -115,13 +115,20 @@ func hideHeaders(stored json.RawMessage, hides func(name string) bool) json.RawM
 	return masked
 }
 
-// hideMembers reports whether it has hidden something.
-func hideMembers(object map[string]any, hides func(name string) bool) (found bool) {
-	for name, value := range object {
-		if hides(name) {
-			object[name], found = hidden, true
-		} else if inner, ok := value.(map[string]any); ok {
-			found = hideMembers(inner, hides) || found
+// hideMembers hides members of objects at every depth, also in lists, and reports whether there were any.
+func hideMembers(value any, hides func(name string) bool) (found bool) {
+	switch value := value.(type) {
+	case []any:
+		for _, element := range value {
+			found = hideMembers(element, hides) || found
+		}
+	case map[string]any:
+		for name, member := range value {
+			if hides(name) {
+				value[name], found = hidden, true
+			} else {
+				found = hideMembers(member, hides) || found
+			}
 		}
 	}
 	return found

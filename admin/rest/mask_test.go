@@ -49,8 +49,9 @@ func TestHeadersThatLookLikeACredentialAreHidden(t *testing.T) {
 		`{"meta":{"access_token":"abc","n":12345678901234567890}}`: `{"meta":{"access_token":"***","n":12345678901234567890}}`,
 		`{"Set-Cookie":"s","Cookie":["a"],"webhook-signature":"v1,x","x-session-id":{"a":1},"secret":"q","db-password":"w"}`: `{"Cookie":"***",` +
 			`"Set-Cookie":"***","db-password":"***","secret":"***","webhook-signature":"***","x-session-id":"***"}`,
-		`"{\"authorization\":\"x\"}"`: `"***"`, // what can't be told apart
-		`["authorization","x"]`:       `"***"`,
+		`{"x":[{"authorization":"b","n":1},[{"token":"t"}],"token"]}`: `{"x":[{"authorization":"***","n":1},[{"token":"***"}],"token"]}`,
+		`"{\"authorization\":\"x\"}"`:                                 `"***"`, // what can't be told apart
+		`["authorization","x"]`:                                       `"***"`,
 	} {
 		if got := string(hideHeaders(json.RawMessage(stored), hides)); got != want {
 			t.Errorf("%s: %s, want %s", stored, got, want)
