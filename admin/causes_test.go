@@ -204,3 +204,33 @@ func TestALeaseLostBehindALockIsNamedBetweenTwoAttempts(t *testing.T) {
 		t.Errorf("a transaction that began after the relay had gone: %q", lost.Verdict)
 	}
 }
+
+// An error is known by whole words: parts of longer ones mean something else.
+func TestTheAdviceOnABrokersErrorIsByWholeWords(t *testing.T) {
+	t.Parallel()
+	const disk, login, file, other = "room on the broker's disk", "the relay's login", "the user that the relay runs as", "check the broker"
+	for text, want := range map[string]string{
+		"redis: MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": disk,
+		"MISCONF Errors writing to the AOF file":             disk,
+		"write /var/outbox: no space left on device":         disk,
+		"kafka: the listener is misconfigured":               other,
+		"the exchange has a misconfiguration":                other,
+		"open /etc/outbox/client.key: permission denied":     file,
+		"file: mkdir /srv/out: permission denied":            file,
+		"dial tcp 10.0.0.1:9092: connect: permission denied": "let the relay connect",
+		"nats: permission denied for subject orders":         login,
+		"rpc error: code = PermissionDenied desc = no":       login,
+		"UnauthorizedOperation: no":                          login,
+		"SASL Authentication failed":                         login,
+		"NOAUTH Authentication required.":                    login,
+		"x509: certificate signed by unknown authority":      "authority of the broker's certificate",
+		"remote error: tls: unknown ca":                      "authority of the broker's certificate",
+		"unknown cause":                                      other,
+		"unknown category":                                   other,
+		"dial tcp: lookup nats: no such host":                "host name",
+	} {
+		if got := adviceOn(text); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

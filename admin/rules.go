@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -304,22 +305,33 @@ func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 		Advice: adviceOn(g.LastError) + "; delivery goes on by itself once it answers"}, g.State == "stalled"
 }
 
+// advices are what to do about a broker's error, by whole words of it. The first that fits counts.
+var advices = []struct {
+	advice string
+	words  *regexp.Regexp
+}{
+	{"make room on the broker's disk", words(`no space left|disk full|disk is full|disk_alarm|insufficient storage|insufficient resources|` +
+		`storage limits?|misconf`)},
+	{"renew the certificate that has expired, the broker's or the relay's own",
+		words(`certificate has expired|certificate expired|certificate is not yet valid|certificate is out of date`)},
+	{"name the authority of the broker's certificate in tls of the relay's configuration",
+		words(`unknown authority|unknown certificate authority|unknown ca`)},
+	{"let the user that the relay runs as use the file that the cause names", words(`(open|openat|mkdir|stat|lstat|rename|truncate|` +
+		`remove|unlink|chmod) ([a-z]:)?[^:]+: permission denied`)},
+	{"let the relay connect to the broker's address: its system, as a firewall of it, refuses that", words(`connect: permission denied`)},
+	{"give the relay's login at the broker the right that the cause names, or correct it in the relay's configuration",
+		words(`not authorized|unauthorized\w*|access ?denied\w*|access refused|permission[ _]?denied|authentication fail(ed|ure|ures|s)?|` +
+			`noauth|wrongpass|noperm`)},
+	{"correct the broker's host name in the relay's configuration, or the name service", words(`no such host`)},
+}
+
+func words(pattern string) *regexp.Regexp { return regexp.MustCompile(`(?i)\b(` + pattern + `)\b`) }
+
 // adviceOn is what to do about a broker's error. What an adapter has not named, the words of the system and of common
 // servers tell.
 func adviceOn(text string) string {
-	text = strings.ToLower(text)
-	for _, known := range []struct{ advice, words string }{
-		{"make room on the broker's disk", "no space left|disk full|disk is full|disk_alarm|insufficient storage|" +
-			"insufficient resources|storage limit|misconf"},
-		{"renew the certificate that has expired, the broker's or the relay's own",
-			"certificate has expired|certificate expired|certificate is not yet valid|certificate is out of date"},
-		{"name the authority of the broker's certificate in tls of the relay's configuration",
-			"unknown authority|unknown certificate authority|unknown ca"},
-		{"give the relay's login at the broker the right that the cause names, or correct it in the relay's configuration",
-			"not authorized|unauthorized|access denied|access refused|permission denied|authentication fail|noauth|wrongpass|noperm"},
-		{"correct the broker's host name in the relay's configuration, or the name service", "no such host"},
-	} {
-		if slices.ContainsFunc(strings.Split(known.words, "|"), func(word string) bool { return strings.Contains(text, word) }) {
+	for _, known := range advices {
+		if known.words.MatchString(text) {
 			return known.advice
 		}
 	}
