@@ -2,7 +2,11 @@ package mapping
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -11,6 +15,9 @@ import (
 type Statement struct {
 	What string // in words
 	SQL  string
+
+	// Again is what is left to do for this table if a statement for another one has created What; "" for nothing.
+	Again string
 }
 
 // Missing returns the statements that create what the database lacks for a relay to read the table of m by strategy:
@@ -32,7 +39,7 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 			return err
 		}
 		if !there {
-			all = append(all, Statement{what, sql})
+			all = append(all, Statement{What: what, SQL: sql})
 		}
 		return nil
 	}
@@ -66,12 +73,53 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 		return nil, fmt.Errorf("wal_level is %s, and the strategy replication needs logical: ALTER SYSTEM SET wal_level = logical, "+
 			"and restart the server", level)
 	}
-	if err := lacks("publication "+publication, CreatePublicationSQL(publication, table.TableName()),
-		"SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", publication); err != nil {
+	published, err := lacksPublication(ctx, q, publication, table.TableName())
+	if err != nil {
 		return nil, err
 	}
+	all = append(all, published...)
 	return all, lacks("replication slot "+slot+", which has what is committed from now on", CreateSlotSQL(slot),
 		"SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot)
+}
+
+// publishedSQL tells what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't list
+// it, or lists its partitions instead, sends nothing in its name.
+const publishedSQL = `
+SELECT concat_ws(', ', 'insert', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
+		CASE WHEN p.pubtruncate THEN 'truncate' END), p.pubinsert,
+	EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname = $3 AND t.tablename = $4),
+	p.puballtables OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid),
+	c.relkind = 'p' AND NOT p.pubviaroot
+FROM pg_publication p, pg_class c WHERE p.pubname = $1 AND c.oid = to_regclass($2)`
+
+// lacksPublication returns the statement that creates a publication, or has it send inserts into the table.
+func lacksPublication(ctx context.Context, q schema.Querier, publication string, table TableName) ([]Statement, error) {
+	var operations string
+	var inserts, listed, member, unrooted bool
+	alter := "ALTER PUBLICATION " + schema.QuoteIdentifier(publication)
+	add := alter + " ADD TABLE " + table.String() + ";"
+	err := q.QueryRow(ctx, publishedSQL, publication, table.String(), table.Schema, table.Name).
+		Scan(&operations, &inserts, &listed, &member, &unrooted)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return []Statement{{"publication " + publication, CreatePublicationSQL(publication, table), add}}, nil
+	}
+	if err != nil || inserts && listed {
+		return nil, err
+	}
+	var sql []string
+	if !inserts {
+		sql = append(sql, alter+" SET (publish = '"+operations+"');")
+	}
+	if !listed && unrooted {
+		sql = append(sql, alter+" SET (publish_via_partition_root = true);")
+	}
+	if !listed && !member {
+		sql = append(sql, add)
+	}
+	if len(sql) == 0 {
+		return nil, nil
+	}
+	return []Statement{{What: "part of publication " + publication + " for table " + table.String(), SQL: strings.Join(sql, " ")}}, nil
 }
 
 // DeadDDL is the statement that creates a table for the dead letters of t.

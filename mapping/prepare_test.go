@@ -56,3 +56,59 @@ func TestWhatIsMissingIsCreatedByItsStatements(t *testing.T) {
 		t.Errorf("without the table: %v", err)
 	}
 }
+
+// A publication counts only as far as it sends inserts in the table's name.
+func TestAPublicationThatLacksTheTableIsCompleted(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(`CREATE TABLE other (id bigint PRIMARY KEY); CREATE TABLE plain (id bigint PRIMARY KEY, topic text, body text);
+		CREATE TABLE parted (id bigint PRIMARY KEY, topic text, body text) PARTITION BY RANGE (id); CREATE TABLE part PARTITION OF parted DEFAULT`)
+	const root = `ALTER PUBLICATION "P" SET (publish_via_partition_root = true);`
+	for _, c := range []struct{ publication, table, want string }{
+		{`FOR TABLE other`, "plain", `ALTER PUBLICATION "P" ADD TABLE "public"."plain";`},
+		{``, "plain", `ALTER PUBLICATION "P" ADD TABLE "public"."plain";`},
+		{`FOR TABLE plain`, "plain", ``},
+		{`FOR ALL TABLES`, "plain", ``},
+		{`FOR TABLE plain WITH (publish = 'update, delete')`, "plain", `ALTER PUBLICATION "P" SET (publish = 'insert, update, delete');`},
+		{`FOR TABLE parted WITH (publish_via_partition_root = true)`, "parted", ``},
+		{`FOR TABLE parted`, "parted", root},
+		{`FOR ALL TABLES`, "parted", root},
+		{`FOR TABLE other`, "parted", root + ` ALTER PUBLICATION "P" ADD TABLE "public"."parted";`},
+	} {
+		exec(`DROP PUBLICATION IF EXISTS "P"; CREATE PUBLICATION "P" ` + c.publication)
+		m := Mapping{Table: c.table, ID: "id", Topic: "{topic}", Payload: "body"}
+		look := func() (sql string) {
+			t.Helper()
+			missing, err := Missing(t.Context(), conn, &m, Replication, "none_"+conn.Config().Database, "P")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range missing {
+				if strings.Contains(s.What, "publication") {
+					sql = s.SQL
+				}
+			}
+			return sql
+		}
+		got := look()
+		if got != c.want {
+			t.Errorf("%q, table %s: %q, want %q", c.publication, c.table, got, c.want)
+		}
+		if got != "" {
+			exec(got)
+		}
+		if left := look(); left != "" {
+			t.Errorf("%q, table %s: it was run, and is still to do: %s", c.publication, c.table, left)
+		}
+	}
+}
