@@ -34,7 +34,11 @@ so (create_stream, create_topics).`,
 			}
 			found := 0
 			for _, one := range loaded.Config.All() {
-				n, err := a.prepare(cmd.Context(), one, apply)
+				at := address{url: one.Database.URL.Text(), origin: "database.url"}
+				if loaded.Config.Several() {
+					at.origin += " of " + one.Name
+				}
+				n, err := a.prepare(cmd.Context(), at, one, apply)
 				if err != nil {
 					return err
 				}
@@ -51,16 +55,18 @@ so (create_stream, create_topics).`,
 }
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
-func (a *app) prepare(ctx context.Context, one config.One, apply bool) (found int, err error) {
-	cfg, err := a.parse(address{url: one.Database.URL.Text(), origin: "database.url"})
+// What several destinations need is printed once.
+func (a *app) prepare(ctx context.Context, at address, one config.One, apply bool) (found int, err error) {
+	cfg, err := a.parse(at)
 	if err != nil {
 		return 0, err
 	}
-	conn, err := connect.Open(ctx, cfg, "database.url")
+	conn, err := connect.Open(ctx, cfg, at.origin)
 	if err != nil {
 		return 0, err
 	}
 	defer connect.Close(conn)
+	printed, made := map[string]bool{}, map[string]bool{}
 	for _, d := range one.Destinations {
 		if d.Source == nil {
 			continue
@@ -72,11 +78,20 @@ func (a *app) prepare(ctx context.Context, one config.One, apply bool) (found in
 			return found, fmt.Errorf("%s: %w", d.Name, err)
 		}
 		for _, s := range missing {
-			found++
 			if !apply {
-				fmt.Fprintln(a.stdout, s.SQL)
+				sql := s.SQL
+				if made[s.What] && !printed[sql] {
+					sql = s.Again
+				}
+				made[s.What] = true
+				if sql != "" && !printed[sql] {
+					found++
+					printed[sql] = true
+					fmt.Fprintln(a.stdout, sql)
+				}
 				continue
 			}
+			found++
 			if _, err := conn.Exec(ctx, s.SQL); err != nil {
 				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, s.What, s.SQL, err)
 			}
