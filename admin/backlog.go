@@ -40,8 +40,8 @@ type Backlog struct {
 	// Pending counts committed messages that are not settled: exact up to 10,000, by their ids beyond, and while a
 	// relay is far in a large backlog.
 	// Messages that the destination's filter leaves out don't count, as far as its relay has written the filter to the
-	// database. Beyond 10,000, or beyond 1,000 if headers decide, this is estimated from a sample, and at least 1. Holds do
-	// not count.
+	// database. Beyond 10,000, or beyond 1,000 if headers decide, this is an estimate from a sample, and at least 1.
+	// Holds do not count.
 	Pending Count `json:"pending"`
 
 	// Oldest is when the oldest pending message was inserted; zero if there is none. Where the filter was applied to a
@@ -143,8 +143,8 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 // stands for it and the first two and the fourth are empty. The first part leads over messages that were passed, so it
 // ends after examined rows of the index.
 //
-// $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard. The format's values are a LIMIT for
-// each part, a condition, how many rows of the index the first part examines, and more columns.
+// $1 prev, $2 the oldest window, $3 last_id in it, $4 and $5 the first and last shard. The format's values are a LIMIT
+// for each part, a condition, how many rows of the index the first part examines, and more columns.
 const pendingParts = `
 	(SELECT xid, id, segment%[4]s FROM (SELECT xid, id, segment, shard%[4]s FROM outbox.messages -- of the window's range, not passed
 	 WHERE ` + inWindow + ` %[2]s LIMIT %[3]d) m WHERE id > $3::bigint AND shard BETWEEN $4::smallint AND $5::smallint %[1]s)
@@ -242,9 +242,9 @@ const (
 	sampledPages = 200
 )
 
-// narrow leaves out of a backlog what the destination doesn't select. Where headers don't decide it looks at everything
-// that is counted. Otherwise it looks at a sample. What a sample lacks may wait nevertheless: so the backlog isn't empty
-// then, and its age is that of the oldest message, selected or not.
+// narrow leaves out of a backlog what the destination doesn't select. Where headers don't decide it looks at
+// everything that is counted. Otherwise it looks at a sample. What a sample lacks may wait nevertheless: so the backlog
+// isn't empty then, and its age is that of the oldest message, selected or not.
 func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 	seen, wanted := int64(0), int64(0)
 	var oldest time.Time
@@ -256,7 +256,8 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 		var m outbox.Message
 		var text *string
 		var n int64
-		_, err = pgx.ForEachRow(rows, []any{&m.Topic, &m.EventType, &m.AggregateType, &m.ContentType, &text, &n, &m.CreatedAt}, func() error {
+		into := []any{&m.Topic, &m.EventType, &m.AggregateType, &m.ContentType, &text, &n, &m.CreatedAt}
+		_, err = pgx.ForEachRow(rows, into, func() error {
 			m.Headers = headersOf(storedJSON(text))
 			seen += n
 			if c.settings.wants(&m) {

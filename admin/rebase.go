@@ -242,8 +242,8 @@ WHERE destination = $1 AND shard_group = $2`
 
 // identifySQL lists statements that give the segments of a table an index by which updates name rows, and that take
 // it away. Updates of a table in a publication fail without one. A permanent one would cost every writer, for updates
-// that a rebase alone makes. REPLICA IDENTITY FULL would not do: PostgreSQL 18 refuses it, for the generated column. What
-// was set is set again.
+// that a rebase alone makes. REPLICA IDENTITY FULL would not do: PostgreSQL 18 refuses it, for the generated column.
+// What was set is set again.
 const identifySQL = `
 SELECT coalesce(string_agg(format('CREATE UNIQUE INDEX %I ON %s (id, xid, message_id); ALTER TABLE %s REPLICA IDENTITY USING INDEX %I',
 		s.relname || '_identity', s.name, s.name, s.relname || '_identity'), '; '), ''),

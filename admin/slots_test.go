@@ -72,7 +72,8 @@ func TestAStandbyThatIsAwayIsNamedByTheVerdict(t *testing.T) {
 	d.exec("SELECT pg_create_physical_replication_slot('one'), pg_create_physical_replication_slot('two')")
 	d.says(rule, StateAtRisk, "one (no standby streams from it), two (no", "")
 	d.exec("UPDATE outbox.cursors SET lag_objective = '1 millisecond'")
-	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (no standby streams from it), two (", "start that standby")
+	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (no standby streams from it), two (",
+		"start that standby")
 	d.exec("UPDATE outbox.cursors SET lag_objective = '1 hour'")
 	// A slot that isn't copied to standbys waits for none.
 	d.exec("SELECT pg_drop_replication_slot('ours')")
@@ -106,7 +107,8 @@ func TestACommitThatWaitsForAMomentIsNoOutage(t *testing.T) {
 	seen := func(sql string) func() bool {
 		return func() bool {
 			var found bool
-			err := other.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "+sql+")").Scan(&found)
+			err := other.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "+sql+")").
+				Scan(&found)
 			return err == nil && found
 		}
 	}

@@ -564,8 +564,8 @@ func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor
 	return nil
 }
 
-// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One whose
-// selection isn't known may.
+// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One
+// whose selection isn't known may.
 func (c *cursor) selectsTopic(topic, eventType string) bool {
 	if strings.HasPrefix(c.Destination, schema.InboxPrefix) {
 		return false

@@ -272,8 +272,8 @@ OR greatest(pg_relation_size(t.oid), (SELECT sum(pg_relation_size(relid)) FROM p
 FROM (SELECT $1::text::regclass AS oid) t`
 
 // countPassed looks at the newest rows for those that no relay has handled and that yet don't wait by the mapping. Of a
-// strategy that marks no row, these are what waits. A status that the mapping doesn't name is told, and no more: writers
-// may have some for rows that aren't to be delivered.
+// strategy that marks no row, these are what waits. A status that the mapping doesn't name is told, and no more:
+// writers may have some for rows that aren't to be delivered.
 func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping, since time.Time,
 	untold func(what, why string)) error {
 	waits, dead, status := "false", "false", "NULL::text"
@@ -320,8 +320,8 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 		return err
 	}
 	if odd > 0 {
-		untold("whether all rows were delivered", fmt.Sprintf("%s a status that the mapping does not name, such as %q, and no relay delivers such rows",
-			plural(odd, "of the newest rows has", "of the newest rows have"), example))
+		untold("whether all rows were delivered", fmt.Sprintf("%s a status that the mapping does not name, such as %q, "+
+			"and no relay delivers such rows", plural(odd, "of the newest rows has", "of the newest rows have"), example))
 	}
 	found := Count{n, n == newestRows}
 	if m.Done.How != "" {

@@ -82,8 +82,8 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 		"SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot)
 }
 
-// publishedSQL tells what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't list
-// it, or lists its partitions instead, sends nothing in its name.
+// publishedSQL tells what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't
+// list it, or lists its partitions instead, sends nothing in its name.
 const publishedSQL = `
 SELECT concat_ws(', ', 'insert', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
 		CASE WHEN p.pubtruncate THEN 'truncate' END), p.pubinsert,

@@ -15,7 +15,8 @@ func TestWhatSourcesLackIsPrintedOnce(t *testing.T) {
 	d := emptyDatabase(t)
 	const table = `CREATE TABLE %s (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload text, sent_at timestamptz); `
 	yaml := "database: {url: '" + d.url + "'}\ndestinations:\n"
-	for _, c := range [][3]string{{"a", "advisory", "orders"}, {"b", "advisory", "bills"}, {"c", "replication", "carts"}, {"d", "replication", "users"}} {
+	for _, c := range [][3]string{{"a", "advisory", "orders"}, {"b", "advisory", "bills"},
+		{"c", "replication", "carts"}, {"d", "replication", "users"}} {
 		d.exec(fmt.Sprintf(table, c[2]))
 		yaml += "  - name: " + c[0] + "\n    broker: {stdout: {}}\n"
 		if c[1] == "replication" {
