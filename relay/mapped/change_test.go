@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -124,6 +125,38 @@ func TestNoOtherBytesAreSentWhenTheTableIsAltered(t *testing.T) {
 				want(2, a.key, a.header)
 			})
 		}
+	}
+}
+
+// Another table of the name has other rows and another sequence, though its columns be the same: the session ends, and
+// no bound or sequence of the former table hides what is inserted.
+func TestASessionEndsWhenAnotherTableGetsTheName(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range mapping.Strategies() {
+		if strategy == mapping.Replication {
+			continue // the publication doesn't have it, which is refused
+		}
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.New(t)
+			db.Exec(alteredTable)
+			db.Exec(mapping.OffsetsDDL(mapping.TableName{Name: "ev_offsets"}))
+			source, err := Open(strategy, db.Config(), altered(strategy), Config{Name: "one", PollIdle: time.Millisecond, Lease: shortLease})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			db.Exec(`CREATE TABLE ev_new (LIKE ev INCLUDING ALL)`)
+			db.Exec(`BEGIN; ALTER TABLE ev RENAME TO ev_old; ALTER TABLE ev_new RENAME TO ev; COMMIT`)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for err == nil {
+				_, err = s.Next(ctx, 10)
+			}
+			if !strings.Contains(err.Error(), "were changed") {
+				t.Errorf("the session goes on: %v", err)
+			}
+		})
 	}
 }
 

@@ -82,6 +82,7 @@ func (t *table) laneSQL() string {
 
 // sight is what a poll has seen.
 type sight struct {
+	first    int64   // the first number that was read; the largest number there is if none
 	last     int64   // the last number that was read, if any
 	complete bool    // there are no more rows to read
 	taken    int     // rows that were locked

@@ -15,7 +15,10 @@ import (
 // holds the table's lock until it ends. So the bound moves to the number that was the highest at some moment once all
 // transactions that held the lock at that moment have released it. A program that draws numbers in advance can still
 // insert behind the bound. Polls without a bound find its rows. The same goes for rows in an order of time, where the
-// bound follows at once. Polls without a bound run every second, and less often where they are expensive.
+// bound follows at once. Polls without a bound run every second, and less often where they are expensive. Where such a
+// poll finds rows behind the bound, numbers may begin anew there, as after TRUNCATE … RESTART IDENTITY: the bound goes
+// back to them. In an order of time it does so only if there are more of them than a poll takes, because a row of a
+// long transaction comes alone, and the bound would stay behind until a later row comes.
 type horizon struct {
 	along along
 	times bool // numbers are microseconds since 2000
@@ -65,6 +68,13 @@ func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest 
 		before = seen.hidden - 1
 	}
 	h.bound = min(h.bound, before)
+	if behind := seen.first <= h.bound && (h.along == alongSequence || !seen.complete); full && behind {
+		h.bound = max(seen.first, math.MinInt64+1) - 1
+		if h.along == alongSequence { // highest is one behind the former bound
+			h.candidate, h.writers = h.bound, nil
+			return
+		}
+	}
 	switch h.along {
 	case alongNothing:
 		return

@@ -18,14 +18,15 @@ import (
 //
 // With another layout the session ends before a row of it is delivered, and the next one reads the catalogue again.
 
-// layoutSQL is a number that changes with the types of the mapped columns, and with whether they may be NULL.
+// layoutSQL is a number that changes with the table itself, with the types of the mapped columns, and with whether they
+// may be NULL. Another table of the name has other numbers: its sequence begins anew, behind what was read.
 func (t *table) layoutSQL() string {
 	names := t.mapping.Columns()
 	for i, name := range names {
 		names[i] = schema.QuoteLiteral(name)
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
-		"a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
+		"a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
 		"FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(ARRAY[%s]::name[]))",
 		schema.QuoteLiteral(t.name), strings.Join(names, ", "))
 }

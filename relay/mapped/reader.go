@@ -155,9 +155,9 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 	} else {
 		seen.taken = len(rows)
 	}
-	seen.last = math.MinInt64
+	seen.first, seen.last = math.MaxInt64, math.MinInt64
 	if len(rows) > 0 {
-		seen.last = rows[len(rows)-1].by
+		seen.first, seen.last = rows[0].by, rows[len(rows)-1].by
 	}
 	seen.complete = seen.taken < limit
 	r.page.observe(ds)
