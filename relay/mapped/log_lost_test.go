@@ -153,6 +153,69 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 	}
 }
 
+// What leaves no insert out is no reason to stop: the operator would drop a slot that is sound.
+func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
+	t.Parallel()
+	const all = `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR ALL TABLES THEN `
+	const parted = `DROP PUBLICATION events_log; CREATE TABLE events (id bigserial PRIMARY KEY, topic text, key text, payload text)
+			PARTITION BY RANGE (id);
+		CREATE TABLE e1 PARTITION OF events FOR VALUES FROM (0) TO (100);
+		CREATE TABLE e2 PARTITION OF events FOR VALUES FROM (100) TO (200);
+		CREATE PUBLICATION events_log FOR TABLE events WITH (publish_via_partition_root = true) THEN `
+	for name, sql := range map[string]string{
+		"a partition is made":              parted + `CREATE TABLE e3 PARTITION OF events FOR VALUES FROM (200) TO (300)`,
+		"a partition is dropped":           parted + `DROP TABLE e2`,
+		"the publication isn't changed":    `ALTER PUBLICATION events_log SET (publish = 'update'); ROLLBACK`,
+		"a type is changed":                `ALTER TABLE events ALTER payload TYPE text USING convert_from(payload, 'UTF8')`,
+		"a type is changed, of all tables": all + `ALTER TABLE events ALTER payload TYPE text USING convert_from(payload, 'UTF8')`,
+		"a column is computed, all tables": all + `ALTER TABLE events ADD more uuid DEFAULT gen_random_uuid()`,
+		"a type of a partitioned table":    parted + `ALTER TABLE events ALTER payload TYPE bytea USING convert_to(payload, 'UTF8')`,
+		"all rows are rewritten":           all + `VACUUM FULL events`,
+		"all rows are gone, of all":        all + `TRUNCATE events`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, log := newLogDatabase(t)
+			before, sql, both := strings.Cut(sql, " THEN ")
+			if !both {
+				before, sql = "", before
+			}
+			m := logged()
+			if strings.Contains(before, "PARTITION") {
+				db.Exec("DROP TABLE events")
+				m = mapping.Mapping{Table: "events", ID: "id", Topic: "{topic}", Key: "{key}", Payload: "payload"}
+			}
+			for _, sql := range strings.Split(before, ";") {
+				db.Exec(sql)
+			}
+			if both { // the slot looks the publication up
+				db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
+				db.Exec(mapping.CreateSlotSQL(log.Slot))
+			}
+			source, err := openLogOf(db.Config(), m, Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			if strings.Contains(sql, "ROLLBACK") {
+				sql = "BEGIN; " + sql
+				db.Exec(sql)
+			} else {
+				for _, sql := range strings.Split(sql, ";") {
+					db.Exec(sql)
+				}
+			}
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
+			for until := time.Now().Add(shortLease); err == nil && time.Now().Before(until); {
+				_, err = s.Next(t.Context(), 10)
+			}
+			if outbox.IsPermanent(err) {
+				t.Errorf("it stops: %v", err)
+			}
+		})
+	}
+}
+
 // A slot that kept too much: the relay that reads it warns, and the one that comes when it is invalidated stops and
 // names the cause.
 func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 type Tail struct {
 	stream  *Stream
 	cfg     TailConfig
-	version string    // of the publication
+	sent    *sent     // by the last look
 	watched time.Time // when Sound last looked at the slot
 
 	// Only the reader uses the rest.
@@ -84,7 +84,7 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	if err := RefuseLevel(asking, plain); err != nil {
 		return nil, err
 	}
-	if t.version, err = publishes(asking, plain, cfg); err != nil {
+	if t.sent, err = publishes(asking, plain, cfg); err != nil {
 		return nil, err
 	}
 	position, err := slotStands(asking, plain, cfg)

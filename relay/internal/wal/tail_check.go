@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,50 +17,78 @@ import (
 )
 
 // versionSQL is the version of a publication of the table $4. It is made of the transactions that wrote the rows of the
-// publication, of its table and of its schemas, which ALTER PUBLICATION writes anew, and of the table and its
-// partitions: SET UNLOGGED and SET LOGGED rewrite them, with a new TOAST table.
-const versionSQL = `pg_catalog.format('%s %s %s, %s, %s, %s', pub.oid, pub.xmin, pub.xmax, (
-	SELECT r.oid || ' ' || r.xmin || ' ' || r.xmax FROM pg_catalog.pg_publication_rel r
-	WHERE r.prpubid = pub.oid AND r.prrelid = pg_catalog.to_regclass($4)), SCHEMAS,
-	(SELECT pg_catalog.string_agg(c.oid || ' ' || c.reltoastrelid, ',' ORDER BY c.oid) FROM own c))`
+// publication, of its table and of its schemas, which ALTER PUBLICATION writes anew. A change counts once it is
+// committed.
+const versionSQL = `pg_catalog.format('%s %s, %s, %s', pub.oid, pub.xmin, (
+	SELECT r.oid || ' ' || r.xmin FROM pg_catalog.pg_publication_rel r
+	WHERE r.prpubid = pub.oid AND r.prrelid = pg_catalog.to_regclass($4)), SCHEMAS)`
 
 // schemasSQL is for PostgreSQL 15 and later, whose publications can have schemas.
-const schemasSQL = `(SELECT pg_catalog.string_agg(n.oid || ' ' || n.xmin || ' ' || n.xmax, ',' ORDER BY n.oid)
+const schemasSQL = `(SELECT pg_catalog.string_agg(n.oid || ' ' || n.xmin, ',' ORDER BY n.oid)
 	FROM pg_catalog.pg_publication_namespace n WHERE n.pnpubid = pub.oid)`
 
-// publishes returns the version of the publication, and refuses one that doesn't publish all inserts.
-func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version string, err error) {
+// sent is what a log is read through, and what it is about.
+type sent struct {
+	publication string // its version
+
+	// The table and its partitions, and the TOAST table of each. SET UNLOGGED and SET LOGGED make a new one. So does what
+	// rewrites the table for a column, and then the same transaction has written the column's row in the catalogue.
+	// PostgreSQL refuses SET UNLOGGED for a table that a publication names, so such tables are left out.
+	tables, toasts []uint32
+	altered        []bool // the TOAST table was made for a column
+}
+
+// unlogged reports whether a table that is in both may have been UNLOGGED since before.
+func (s *sent) unlogged(before *sent) bool {
+	for i, table := range s.tables {
+		if j := slices.Index(before.tables, table); j >= 0 && before.toasts[j] != s.toasts[i] && !s.altered[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// publishes returns what the publication sends, and refuses one that doesn't publish all inserts.
+func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (s *sent, err error) {
 	schemas := "''"
 	if dial.Major(conn) >= 15 {
 		schemas = schemasSQL
 	}
+	s = new(sent)
 	var inserts, listed, filtered bool
 	var unlogged string
 	err = conn.QueryRow(ctx, `WITH own AS (
-			SELECT c.oid, c.reltoastrelid, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($4)
+			SELECT c.oid, c.relpersistence, c.reltoastrelid, t.oid IS NULL OR EXISTS (
+				SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.xmin = t.xmin) AS altered
+			FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
+			WHERE c.oid = pg_catalog.to_regclass($4)
 				OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($4)) p))
 		SELECT `+strings.Replace(versionSQL, "SCHEMAS", schemas, 1)+`,
 		pub.pubinsert, t.pubname IS NOT NULL, (to_jsonb(t) ->> 'rowfilter') IS NOT NULL,
-		coalesce((SELECT min(c.oid::regclass::text) FROM own c WHERE c.relpersistence <> 'p'), '')
-		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3
+		coalesce((SELECT min(c.oid::regclass::text) FROM own c WHERE c.relpersistence <> 'p'), ''), o.oids, o.toasts, o.altered
+		FROM pg_catalog.pg_publication pub LEFT JOIN pg_catalog.pg_publication_tables t
+			ON t.pubname = pub.pubname AND t.schemaname = $2 AND t.tablename = $3,
+		LATERAL (SELECT coalesce(pg_catalog.array_agg(c.oid), '{}') AS oids, coalesce(pg_catalog.array_agg(c.reltoastrelid), '{}') AS toasts,
+			coalesce(pg_catalog.array_agg(c.altered), '{}') AS altered
+			FROM own c WHERE c.oid NOT IN (SELECT r.prrelid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = pub.oid)) o
 		WHERE pub.pubname = $1`, cfg.Publication, cfg.Table.Schema, cfg.Table.Name, cfg.Table.String()).
-		Scan(&version, &inserts, &listed, &filtered, &unlogged)
+		Scan(&s.publication, &inserts, &listed, &filtered, &unlogged, &s.tables, &s.toasts, &s.altered)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
+		return nil, dial.Permanent("there is no publication %q: let the owner of table %s run: %s Then create the slot "+
 			"again, because it looks up the publication: %s",
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table), mapping.CreateSlotSQL(cfg.Slot))
 	case err != nil:
-		return "", fmt.Errorf("look for the publication: %w", err)
+		return nil, fmt.Errorf("look for the publication: %w", err)
 	case unlogged != "":
-		return "", dial.Permanent("table %s is UNLOGGED, so what is inserted into it is not in the log: run: "+
+		return nil, dial.Permanent("table %s is UNLOGGED, so what is inserted into it is not in the log: run: "+
 			"ALTER TABLE %[1]s SET LOGGED", unlogged)
 	case !inserts || !listed || filtered:
-		return "", dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
+		return nil, dial.Permanent("publication %q doesn't send all inserts into table %s in its name: "+
 			"name another one (replication.publication) and run: %s",
 			cfg.Publication, cfg.Table, mapping.CreatePublicationSQL(cfg.Publication, cfg.Table))
 	}
-	return version, nil
+	return s, nil
 }
 
 // Sound checks that the publication is still the one through which the log is read. While it is missing, or leaves
@@ -67,10 +96,15 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (version str
 // happened. Every few seconds Sound also looks at what the slot retains, and warns. Only one goroutine may call it;
 // conn is an ordinary connection.
 func (t *Tail) Sound(ctx context.Context, conn *pgx.Conn) error {
-	version, err := publishes(ctx, conn, t.cfg)
-	if err == nil && version != t.version {
-		err = dial.Permanent("publication %q was changed or recreated, or table %s rewritten, as SET UNLOGGED does",
-			t.cfg.Publication, t.cfg.Table)
+	sent, err := publishes(ctx, conn, t.cfg)
+	switch {
+	case err != nil:
+	case sent.publication != t.sent.publication:
+		err = dial.Permanent("publication %q was changed or recreated", t.cfg.Publication)
+	case sent.unlogged(t.sent):
+		err = dial.Permanent("table %s of publication %q was rewritten, as SET UNLOGGED and SET LOGGED do", t.cfg.Table, t.cfg.Publication)
+	default:
+		t.sent = sent
 	}
 	if outbox.IsPermanent(err) {
 		return fmt.Errorf("the log was read while inserts may not have been sent: %w. Deliver the waiting messages by a strategy "+
