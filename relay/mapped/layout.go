@@ -16,7 +16,9 @@ import (
 // layout of the mapped columns. It is the one by which the server reads the rows: the statement has locked the table
 // before it sees anything, and ALTER TABLE waits for that lock.
 //
-// With another layout the session ends before a row of it is delivered, and the next one reads the catalogue again.
+// With another layout the session ends before a row of it is delivered, and the next one reads the catalogue again. The
+// log tells the layout of its rows itself (see logLayout), so a session that reads it goes on: another one would read
+// again what was delivered behind a message that waits.
 
 // layoutSQL is a number that changes with the table itself, with the types of the mapped columns, and with whether they
 // may be NULL. Another table of the name has other numbers: its sequence begins anew, behind what was read.
@@ -45,14 +47,14 @@ func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone st
 	return layout, zone, err
 }
 
-// unchanged returns an error if the table has another layout than the one that t was made for, or if a session that
-// begins now has another time zone.
-func (t *table) unchanged(ctx context.Context, conn *pgx.Conn) error {
+// unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the
+// log, or if a session that begins now has another time zone.
+func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error {
 	layout, zone, err := t.look(ctx, conn)
 	switch {
 	case err != nil:
 		return err
-	case layout != t.layout:
+	case layout != t.layout && !byLog:
 		return t.errChanged()
 	case zone != t.zone:
 		return errors.New("the time zone of the role or of the database was changed: the session ends, and the next one has the new one")

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/reuse"
@@ -71,7 +72,7 @@ func (s *session) watched(keep func(ctx context.Context, conn *pgx.Conn) error) 
 		if err := keep(ctx, conn); err != nil {
 			return err
 		}
-		return s.table.unchanged(ctx, conn)
+		return s.table.unchanged(ctx, conn, s.source.strategy == mapping.Replication)
 	}
 }
 
