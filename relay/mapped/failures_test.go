@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -110,6 +111,45 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 			}
 			if got := db.Value(`SELECT reason || ' ' || attempts FROM dead_events`); got != fmt.Sprint("exhausted ", 5) {
 				t.Errorf("the dead letter says %q", got)
+			}
+		})
+	}
+}
+
+// A claim can take longer than a lease, where it walks along many rows that are done. The session waits for it, and the
+// claim is as long as any other.
+func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{mapping.SkipLocked, mapping.Lease} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			m := events()
+			if strategy == mapping.Lease {
+				m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
+			}
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
+			source, err := Open(strategy, db.Config(), m, Config{Name: "one", Lease: 2 * time.Second, PollIdle: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			lock, err := db.Connect().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Only the claim needs this lock.
+			if _, err = lock.Exec(t.Context(), "LOCK TABLE events IN EXCLUSIVE MODE"); err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(5*time.Second, func() { _ = lock.Rollback(context.Background()) })
+			b, err := s.Next(t.Context(), 10)
+			if err != nil || len(b.Deliveries) != 1 || time.Now().After(s.Expires()) {
+				t.Fatalf("%d messages came, until %s, %v", len(b.Deliveries), s.Expires(), err)
+			}
+			left := db.Value("SELECT coalesce(locked_until > now() + interval '1 second', $1) FROM events", strategy == mapping.SkipLocked)
+			if left != "true" {
+				t.Error("the claim has ended while it was made")
 			}
 		})
 	}

@@ -20,6 +20,10 @@ type claims struct {
 	waits   string // a row is not done
 }
 
+// claimedAt is the moment at which a claim begins: once its rows are found, which can take longer than the lease. It is
+// the same for all rows of a claim.
+const claimedAt = "(SELECT clock_timestamp())"
+
 func newClaims(t *table, owner string, lease time.Duration) *claims {
 	m := &t.mapping
 	c := &claims{}
@@ -34,7 +38,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		if t.info.Column(until).NotNull {
 			available = fmt.Sprintf("%s AND %s < (SELECT clock_timestamp())", t.waiting, mark)
 		}
-		set.set(until, "now() + "+duration)
+		set.set(until, claimedAt+" + "+duration)
 		free.set(until, "now()")
 		kept = fmt.Sprintf("%s - now() < %s * 2 / 3", mark, duration)
 	} else {
@@ -46,7 +50,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 			"(SELECT clock_timestamp()) + %s))",
 			t.waiting, processing, mark, mark, duration, duration)
 		set.set(m.Done.Column, schema.QuoteLiteral(m.Claim.Status))
-		set.set(m.Claim.Since, "now()")
+		set.set(m.Claim.Since, claimedAt)
 		free.set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
 		kept = fmt.Sprintf("(%s - now() < - %s / 3 OR %s > now())", mark, duration, mark)
 		c.all = takeBackSQL(t, free, processing)

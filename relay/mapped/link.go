@@ -58,9 +58,11 @@ func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, con
 		}
 		// This doesn't use ctx: close would interrupt a statement and lose the connection with it. A statement that
 		// isn't answered within the lease has lost the connection anyway.
-		saying, cancel := context.WithTimeout(context.Background(), l.lease)
-		err := l.do(func(conn *pgx.Conn) error { return keep(saying, conn) })
-		cancel()
+		err := l.do(func(conn *pgx.Conn) error {
+			saying, cancel := context.WithTimeout(context.Background(), l.lease)
+			defer cancel()
+			return keep(saying, conn)
+		})
 		if err != nil {
 			return
 		}

@@ -158,7 +158,7 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 	}
 	if lasting {
 		var cancel context.CancelFunc
-		ctx, cancel = s.source.lasting(ctx)
+		ctx, cancel = s.source.claiming(ctx)
 		defer cancel()
 	}
 	size := s.reader.page.rows(limit)

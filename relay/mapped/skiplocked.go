@@ -191,9 +191,10 @@ func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
 func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]relay.Delivery, error) {
 	var ds []relay.Delivery
 	var rows []row
+	started := time.Now()
 	err := l.do(func(conn *pgx.Conn) (err error) {
 		s.reader.conn = conn
-		ctx, cancel := s.source.lasting(ctx)
+		ctx, cancel := s.source.claiming(ctx)
 		defer cancel()
 		if len(s.later.all()) > 0 {
 			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil ||
@@ -214,6 +215,13 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	if len(ds) == 0 {
 		s.giveBack(l)
 		return nil, nil
+	}
+	if time.Since(started) > s.source.cfg.Lease/3 { // the link counts from when a statement was sent
+		ctx, cancel := s.source.lasting(ctx)
+		defer cancel()
+		if err := l.do(func(conn *pgx.Conn) error { return ping(ctx, conn) }); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -451,15 +459,27 @@ func (s *skipLockedSession) unlocked(list []hold) []hold {
 	return list
 }
 
-// Expires is when the server would give up the first of the connections.
+// Expires is when the server would give up the first of the transactions with rows. Nothing rests on the other
+// connections.
 func (s *skipLockedSession) Expires() time.Time {
+	if s.failure() != nil {
+		return time.Time{}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := time.Now().Add(s.source.cfg.Lease)
-	for _, l := range s.links {
-		if t := l.expires(); t.Before(first) {
-			first = t
+	earlier := func(t *transaction) {
+		if at := t.link.expires(); at.Before(first) {
+			first = at
 		}
+	}
+	for _, list := range [][]*transaction{s.open, s.over} {
+		for _, t := range list {
+			earlier(t)
+		}
+	}
+	for _, t := range s.loads {
+		earlier(t)
 	}
 	return first
 }

@@ -194,6 +194,12 @@ func (s *Source) lasting(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Lease)
 }
 
+// claiming is lasting for a statement that claims rows: no lease rests on it before it is answered. It may walk along
+// many rows that are done, and would never be answered if each attempt ended with a short lease.
+func (s *Source) claiming(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), max(s.cfg.Lease, dial.AnswerWithin))
+}
+
 // fullOf says why nothing new is read if n messages are set aside; nil if there may be more.
 func (s *Source) fullOf(n int) error {
 	if n < s.cfg.MaxHolds {
