@@ -46,10 +46,10 @@ type Attachment struct {
 
 const attachedTrigger = "outbox_attach"
 
-// Trigger is what makes an Attachment, and what takes it away again. Both may be run again.
+// Trigger is what makes an Attachment. It may be run again.
 type Trigger struct {
-	Make, Drop string   // SQL
-	Notes      []string // sentences on what it does, for the person who makes it
+	Make  string   // SQL
+	Notes []string // sentences on what it does, for the person who makes it
 }
 
 // attached is what the database knows about a table that is to be attached.
@@ -59,7 +59,7 @@ type attached struct {
 	function          string // quoted, with its schema
 	owner, user       string
 	owns, writes      bool
-	foreign           bool // something else made the function
+	made, foreign     bool // there is a trigger of the name; something else made its function
 	inherited         bool // the trigger is the partitioned table's
 	columns, virtual  []string
 	primary, children []string
@@ -73,7 +73,10 @@ SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.rel
 		AND has_sequence_privilege(to_regclass('outbox.messages_id_seq'), 'USAGE')
 		AND has_function_privilege(to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
 	ELSE false END,
-	g.tgfoid IS NULL AND to_regprocedure(f.name || '()') IS NOT NULL, coalesce(g.tgparentid <> 0, false),
+	g.tgfoid IS NOT NULL, EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
+		AND (p.prosrc NOT LIKE '%outbox attach: %' OR EXISTS (
+			SELECT FROM pg_trigger o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0))),
+	coalesce(g.tgparentid <> 0, false),
 	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
 	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = 'v' ORDER BY attnum),
 	ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
@@ -83,17 +86,26 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_trigg
 LATERAL (SELECT format('%I.%I', n.nspname, (left(c.relname, 55) || '_outbox')::name) AS name) f
 WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 
+// look reads what the database knows about the table.
+func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
+	t := new(attached)
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.table, &t.name, &t.function, &t.owner, &t.user,
+		&t.owns, &t.writes, &t.made, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach %s: look at the table: %w", a.Table, err)
+	}
+	return t, nil
+}
+
 // Plan checks the attachment against the database, and returns the SQL that makes it. The role has to own the table,
 // and to be a writer of the outbox: the trigger writes with its rights, so that the application's role needs none.
 func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
-	var t attached
-	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.table, &t.name, &t.function, &t.owner, &t.user,
-		&t.owns, &t.writes, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Trigger{}, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
-	}
+	t, err := a.look(ctx, q)
 	if err != nil {
-		return Trigger{}, fmt.Errorf("attach %s: look at the table: %w", a.Table, err)
+		return Trigger{}, err
 	}
 	if len(a.Key) == 0 {
 		a.Key = t.primary
@@ -104,14 +116,41 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
 	if a.Topic == "" && a.TopicColumn == "" {
 		a.Topic = t.name
 	}
-	if err := a.check(&t); err != nil {
+	if err := a.check(t); err != nil {
 		return Trigger{}, fmt.Errorf("attach %s: %w", a.Table, err)
 	}
-	return Trigger{
-		Make:  a.makeSQL(&t),
-		Drop:  fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, t.table, t.function),
-		Notes: a.notes(&t),
-	}, nil
+	return Trigger{Make: a.makeSQL(t), Notes: a.notes(t)}, nil
+}
+
+// Removal returns the SQL that takes the trigger of the table away. It may be run again. The role has to own the table,
+// and need not be a writer any more; nor need the table be one that could be attached.
+func (a Attachment) Removal(ctx context.Context, q Querier) (string, error) {
+	t, err := a.look(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(t.change()...); err != nil {
+		return "", fmt.Errorf("attach %s: %w", a.Table, err)
+	}
+	return fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, t.table, t.function), nil
+}
+
+// change returns why the role can't make or remove the trigger.
+func (t *attached) change() (faults []error) {
+	if !t.owns {
+		faults = append(faults, fmt.Errorf("%w: %q may not make or remove a trigger on it: run this as %s", ErrForbidden, t.user, t.owner))
+	}
+	switch {
+	case t.foreign && t.made:
+		faults = append(faults, fmt.Errorf("there is a trigger %s already, whose function %s something else made: rename that trigger",
+			attachedTrigger, t.function))
+	case t.foreign:
+		faults = append(faults, fmt.Errorf("there is a function %s already, which something else made: rename that one", t.function))
+	}
+	if t.inherited {
+		faults = append(faults, errors.New("it is a partition, and the partitioned table is attached, which writes its messages too"))
+	}
+	return faults
 }
 
 // What can't have a trigger of rows that sees all their changes, by its kind in pg_class.
@@ -126,18 +165,15 @@ func (a Attachment) check(t *attached) error {
 	if kind, found := unattachable[t.kind]; found {
 		return fmt.Errorf("it is %s", kind)
 	}
-	var faults []error
+	faults := t.change()
 	fault := func(wrong bool, format string, args ...any) {
 		if wrong {
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
 	fault(t.persistence == "t", "it is a temporary table, which other sessions don't see")
-	fault(!t.owns, "%w: %q may not make a trigger on it: run this as %s", ErrForbidden, t.user, t.owner)
 	fault(!t.writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
 		ErrForbidden, t.user, shell.Word(t.user))
-	fault(t.foreign, "there is a function %s already, which something else made: rename that one", t.function)
-	fault(t.inherited, "it is a partition, and the partitioned table is attached, which writes its messages too")
 	fault(len(a.Key) == 0, "it has no primary key: name the columns of the key")
 	fault(len(a.Key) > maxAttachedKey, "the key has %d columns, the limit is %d", len(a.Key), maxAttachedKey)
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")

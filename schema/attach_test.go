@@ -20,7 +20,11 @@ func attach(t *testing.T, conn *pgx.Conn, a Attachment) (remove string) {
 	}
 	exec(t, conn, trigger.Make)
 	exec(t, conn, trigger.Make) // it may be run again
-	return trigger.Drop
+	remove, err = a.Removal(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return remove
 }
 
 // messages lists what was written, in the order of ids.
@@ -187,10 +191,40 @@ func TestWhatCantBeAttachedIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "public.t_outbox already") {
 		t.Errorf("a function of somebody else's: %v", err)
 	}
+	exec(t, conn, `CREATE TABLE own (id int PRIMARY KEY); CREATE TRIGGER outbox_attach AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION t_outbox()`)
+	_, err := Attachment{Table: "own"}.Plan(t.Context(), conn)
+	_, removal := Attachment{Table: "own"}.Removal(t.Context(), conn)
+	for _, err := range []error{err, removal} {
+		if err == nil || !strings.Contains(err.Error(), "rename that trigger") {
+			t.Errorf("a trigger of somebody else's: %v", err)
+		}
+	}
 	writer, _, _ := roles(t, servers.TestDatabase(t))
 	exec(t, connect(t, writer.Config().ConnString()), `CREATE TABLE t (id int PRIMARY KEY)`)
 	if _, err := (Attachment{Table: "t"}).Plan(t.Context(), writer); !errors.Is(err, ErrForbidden) ||
 		!strings.Contains(err.Error(), "run this as postgres") {
 		t.Errorf("a table of somebody else's: %v", err)
 	}
+}
+
+// What was attached once can be taken away, whatever has become of the table and of the role's rights.
+func TestATriggerIsRemovedFromATableThatCouldNotBeAttached(t *testing.T) {
+	t.Parallel()
+	url := servers.TestDatabase(t)
+	conn := connect(t, url)
+	install(t, conn)
+	exec(t, conn, `CREATE TABLE t (id int PRIMARY KEY)`)
+	attach(t, conn, Attachment{Table: "t"})
+	exec(t, conn, `ALTER TABLE t DROP CONSTRAINT t_pkey; DROP FUNCTION outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)`)
+	if _, err := (Attachment{Table: "t"}).Plan(t.Context(), conn); err == nil {
+		t.Fatal("the table can be attached")
+	}
+	remove, err := Attachment{Table: "t"}.Removal(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, remove)
+	exec(t, conn, remove)
+	exec(t, conn, `DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)`)
+	exec(t, conn, `INSERT INTO t VALUES (1)`)
 }

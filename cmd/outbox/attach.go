@@ -32,14 +32,17 @@ application's role needs none. It may be run again, and replaces what it has mad
 		Args: cobra.ExactArgs(1),
 		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
 			plan.Table = args[0]
-			trigger, err := plan.Plan(ctx, conn)
+			var trigger schema.Trigger
+			var err error
+			if remove {
+				trigger.Make, err = plan.Removal(ctx, conn)
+			} else {
+				trigger, err = plan.Plan(ctx, conn)
+			}
 			if err != nil {
 				return err
 			}
 			sql := trigger.Make
-			if remove {
-				sql, trigger.Notes = trigger.Drop, nil
-			}
 			if dry {
 				for _, note := range trigger.Notes {
 					sql = "-- " + note + "\n" + sql
