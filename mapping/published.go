@@ -51,8 +51,13 @@ func FindKeyless(ctx context.Context, q schema.Querier, tables []string, updates
 
 // identified reports a publication by which the marks of m can't be written. The error wraps ErrMapping.
 func (m *Mapping) identified(ctx context.Context, q schema.Querier, t *Table) error {
-	deletes := m.Done.How == DoneDelete
-	updates := m.Done.How != "" && !deletes || m.Failure.Attempts != ""
+	marked := m.Done.How != ""
+	deletes := m.Done.How == DoneDelete || marked && m.Failure.DeadTable != ""
+	updates := marked && m.Done.How != DoneDelete
+	for _, column := range []string{m.Claim.Until, m.Claim.Since, m.Claim.Owner,
+		m.Failure.Attempts, m.Failure.Error, m.Failure.LastAttempt, m.Failure.NextAttempt} {
+		updates = updates || marked && column != ""
+	}
 	found, err := FindKeyless(ctx, q, []string{t.TableName().String()}, updates, deletes)
 	switch {
 	case err != nil:
@@ -63,7 +68,7 @@ func (m *Mapping) identified(ctx context.Context, q schema.Querier, t *Table) er
 	k := found[0]
 	repair := "run: " + k.Repair()
 	if !k.PrimaryKey {
-		repair = "add a primary key, or " + repair
+		repair = "add a primary key that isn't DEFERRABLE, or " + repair
 	}
 	return fmt.Errorf("%w: publication %q has %s, whose rows have no key, so PostgreSQL refuses to mark or delete them: %s",
 		ErrMapping, k.Publication, k.Table, repair)

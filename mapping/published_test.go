@@ -65,6 +65,18 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 					t.Errorf("%s, %s: %v", tables, done.How, err)
 				}
 			}
+			for publishes, m := range map[string]Mapping{
+				"update": {Done: Done{How: DoneDelete}, Claim: Claim{Until: "until"}},
+				"delete": {Done: Done{How: DoneBoolean, Column: "sent"}, Failure: Failure{DeadTable: "dead"}},
+			} {
+				if tables != keyless {
+					break
+				}
+				must(`ALTER PUBLICATION everything SET (publish = '` + publishes + `')`)
+				if err := m.Allowed(t.Context(), conn, table); err == nil {
+					t.Errorf("a publication of %ss: a row can't be marked, and nobody tells", publishes)
+				}
+			}
 			m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload"} // an offset
 			if err := m.Allowed(t.Context(), conn, table); err != nil {
 				t.Errorf("%s: no row is changed, and yet: %v", tables, err)
