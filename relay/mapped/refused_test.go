@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -130,5 +131,27 @@ UPDATE dead_events SET payload = 'other'`,
 				}
 			})
 		}
+	}
+}
+
+// Rows that can't be marked count as set aside, and a relay that reads nothing new because of them says so.
+func TestWhyNothingIsReadIsSaidOfRowsThatCanNotBeMarked(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x'), ('t', 'l', 'y')`)
+	db.Exec(`ALTER TABLE events ADD CHECK (status <> 'done' OR id > 1)`)
+	source, err := Open(mapping.SkipLocked, db.Config(), events(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := acquired(t, source)
+	b, err := s.Next(t.Context(), 1)
+	for i := 0; err == nil && i < 2 && len(b.Deliveries) > 0; i++ {
+		if err = s.Settle(t.Context(), relay.Settlement{Through: &b.Deliveries[0]}); err == nil {
+			b, err = s.Next(t.Context(), 1)
+		}
+	}
+	if err != nil || len(b.Deliveries) > 0 || b.Full == nil {
+		t.Errorf("%d messages came, full %v, %v", len(b.Deliveries), b.Full, err)
 	}
 }

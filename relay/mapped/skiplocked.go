@@ -197,9 +197,11 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 		ctx, cancel := s.source.claiming(ctx)
 		defer cancel()
 		if len(s.later.all()) > 0 {
-			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil ||
-				s.holds.size()+len(s.later.all()) >= s.source.cfg.MaxHolds {
+			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil {
 				return err
+			}
+			if s.full = s.source.fullOf(s.holds.size() + len(s.later.all())); s.full != nil {
+				return nil
 			}
 		}
 		ds, rows, err = s.reader.poll(ctx, size, s.pids(), s.known, "BEGIN")
