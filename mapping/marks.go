@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -111,7 +113,7 @@ func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error
 		for _, check := range c.Checks {
 			allowed := false
 			for _, v := range values {
-				holds, err := check.holds(ctx, q, c, v)
+				holds, err := check.holds(ctx, q, t, c, v)
 				if err != nil {
 					return fmt.Errorf("evaluate the checks of column %q of %s: %w", name, t.TableName(), err)
 				}
@@ -141,15 +143,39 @@ func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error
 	return errors.Join(f.err(), m.identified(ctx, q, t))
 }
 
-// holds evaluates a condition over one value.
-func (k ColumnCheck) holds(ctx context.Context, q schema.Querier, c *TableColumn, value string) (holds bool, err error) {
+// beginner is a connection. A transaction of its own is none.
+type beginner interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// asOwnerSQL makes a superuser the owner of a table until the transaction ends.
+const asOwnerSQL = `SELECT pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(c.relowner), true) FROM pg_catalog.pg_class c
+	WHERE c.oid = $1 AND (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user)`
+
+// holds evaluates a condition over one value. The condition can have functions of the application's: they run in a
+// transaction that only reads, and with no more rights than the table's owner. What can't be evaluated so, holds.
+func (k ColumnCheck) holds(ctx context.Context, q schema.Querier, t *Table, c *TableColumn, value string) (holds bool, err error) {
+	if conn, ok := q.(beginner); ok {
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		if err != nil {
+			return false, err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+		var role string
+		if err := tx.QueryRow(ctx, asOwnerSQL, t.OID).Scan(&role); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return false, err
+		}
+		q = tx
+	}
 	err = q.QueryRow(ctx, fmt.Sprintf("SELECT (%s) IS NOT FALSE FROM (SELECT CAST(%s AS %s) AS %s) AS t",
 		k.Condition, value, c.Base, schema.QuoteIdentifier(k.Name))).Scan(&holds)
 	switch code := sqlstate.Of(err); {
+	case err == nil || code == "":
+		return holds, err
 	case schema.IsDataError(err) || strings.HasPrefix(code, "P0"):
 		return false, nil // the condition refuses it by an error
-	case code == "42501":
-		return true, nil // it has a function that only writers may call
+	case slices.Contains([]string{"08", "53", "57"}, code[:2]):
+		return false, err // the server can't answer now
 	}
-	return holds, err
+	return true, nil
 }

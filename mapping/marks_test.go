@@ -104,3 +104,49 @@ func TestNoMappingIsTakenByWhichRowsCanNeverWait(t *testing.T) {
 		t.Errorf("beside a column that every row has, doctor proposes %+v with the faults %q, %v", r.Mapping.Done, r.Faults, err)
 	}
 }
+
+// Functions in a CHECK are the application's: what they can't tell is no fault, and a superuser who asks doesn't lend
+// them its rights.
+func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	var owner string
+	if err := conn.QueryRow(t.Context(), "SELECT 'owner_' || oid FROM pg_database WHERE datname = current_database()").Scan(&owner); err != nil {
+		t.Fatal(err)
+	}
+	exec(`CREATE ROLE ` + owner)
+	t.Cleanup(func() {
+		_, err := conn.Exec(context.Background(), `DROP OWNED BY `+owner+`; DROP ROLE `+owner)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	for body, refused := range map[string]bool{
+		`RAISE ''no'' USING ERRCODE = ''ZZ001''`: false,
+		`CREATE TABLE made ()`:                   false, // it only reads
+		`RAISE ''no''`:                           true,
+		`IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN RAISE ''as a superuser''; END IF`: false,
+	} {
+		exec(`DROP TABLE IF EXISTS own; CREATE OR REPLACE FUNCTION fine(text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN ` + body + `; RETURN true; END'`)
+		exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text, payload text, sent text CHECK (fine(sent))); ALTER TABLE own OWNER TO ` + owner)
+		table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload",
+			Done: Done{How: DoneStatus, Column: "sent", Waiting: "new", Value: "done"}}
+		if err := m.Allowed(t.Context(), conn, table); errors.Is(err, ErrMapping) != refused || err != nil && !refused {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
