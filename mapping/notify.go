@@ -13,14 +13,14 @@ const MaxChannel = 63
 
 // NotifySQL returns the statements by which every transaction that inserts into a table notifies a channel when it
 // commits, once, however many rows it inserts. The table's owner runs them. A relay whose source has that channel reads
-// the rows at once.
+// the rows at once. The first statement fails if there is a function of the name: it can be the application's.
 //
 // PostgreSQL lets one transaction at a time commit that has notified, in all databases of a server, and such a
 // transaction can't be prepared for a commit in two phases.
 func NotifySQL(table TableName, channel string) string {
 	name := TableName{Schema: table.Schema, Name: strings.ToValidUTF8(table.Name[:min(len(table.Name), 50)], "") + "_notify"}
 	body := fmt.Sprintf("BEGIN PERFORM pg_catalog.pg_notify(%s, ''); RETURN NULL; END", schema.QuoteLiteral(channel))
-	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS %s;\n"+
+	return fmt.Sprintf("CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS %s;\n"+
 		"CREATE TRIGGER outbox_notify AFTER INSERT ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s();",
 		name, schema.QuoteLiteral(body), table, name)
 }
