@@ -38,6 +38,9 @@ const (
 
 	// fullShare limits polls without a bound to one part in this many of the time.
 	fullShare = 20
+
+	// emptyBound is how old the rows may be that polls with a bound find after a first poll that has found none.
+	emptyBound = time.Hour
 )
 
 func newHorizon(t *table) horizon {
@@ -48,7 +51,7 @@ func newHorizon(t *table) horizon {
 }
 
 // from returns where the next poll begins, and whether it begins without a bound. No time that the server knows is as
-// early as the bound that a session begins with.
+// early as the bound that a session begins with. It lasts until a poll has found rows, or that there are none.
 func (h *horizon) from(now time.Time) (from int64, full bool) {
 	if h.along == alongNothing || !now.Before(h.fullAt) || h.times && h.bound < yearOne {
 		return math.MinInt64, true
@@ -86,6 +89,13 @@ func (h *horizon) scanned(now time.Time, full bool, took time.Duration, highest 
 		}
 		if h.walls {
 			latest += (14 * time.Hour).Microseconds()
+		}
+		if empty := seen.complete && seen.first == math.MaxInt64; full && empty && h.times && h.bound < yearOne {
+			h.bound = now.Add(-emptyBound).UnixMicro() - epoch
+			if h.walls {
+				h.bound -= (14 * time.Hour).Microseconds()
+			}
+			h.bound = min(h.bound, before)
 		}
 		h.bound = max(h.bound, min(seen.last, before, latest))
 		return

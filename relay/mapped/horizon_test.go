@@ -28,3 +28,27 @@ func TestTheBoundGoesBackToNumbersThatBeginAnew(t *testing.T) {
 		t.Errorf("the next poll begins at %d, and 2 was the highest number", from)
 	}
 }
+
+// In an order of time, a table without a waiting row gives a bound too. Otherwise every poll would walk along all rows
+// that are done, until a row comes.
+func TestAnEmptyTableGivesABound(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	h := horizon{along: alongTime, times: true, bound: math.MinInt64, candidate: math.MinInt64}
+	if _, full := h.from(now); !full {
+		t.Fatal("the first poll has a bound")
+	}
+	none := sight{first: math.MaxInt64, last: math.MinInt64, hidden: math.MaxInt64, complete: true}
+	h.scanned(now, true, 10*time.Second, math.MinInt64, nil, none)
+	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMicro() - epoch }
+	if from, full := h.from(now.Add(time.Second)); full || from > ago(time.Minute) || from < ago(24*time.Hour) {
+		t.Errorf("the next poll begins at %d, %v", from, full)
+	}
+	if _, full := h.from(now.Add(201 * time.Second)); !full {
+		t.Error("no poll looks for rows that are older")
+	}
+	h.scanned(now, false, 0, math.MinInt64, nil, sight{first: ago(0), last: ago(0), hidden: math.MaxInt64, complete: true})
+	if from, _ := h.from(now); from != ago(0) {
+		t.Errorf("the bound doesn't follow the rows: %d", from)
+	}
+}
