@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -182,6 +184,28 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	if got := db.Value(
 		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%'"); got != "0" {
 		t.Errorf("%s sessions of the server were changed for others", got)
+	}
+}
+
+// Behind a pooler of transactions nothing can be set, so what the role or the database has set must be right.
+func TestSettingsThatMatterAreRefusedBehindAPoolerOfTransactions(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"bytea_output = 'escape'", "datestyle = 'German'", "default_transaction_isolation = 'serializable'",
+		"synchronous_commit = 'off'"} {
+		db := newDatabase(t)
+		db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + strings.ReplaceAll(setting, "'", "''") + `', current_database()); END $$`)
+		source, err := Open(mapping.SkipLocked, startPooler(t, db, 3), events(), Config{Name: "one"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(setting, " ")
+		s, err := source.Acquire(t.Context())
+		if err == nil {
+			_ = s.Close(t.Context())
+		}
+		if !errors.Is(err, ErrTransactionPooler) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), name+" is ") {
+			t.Errorf("%s: %v", setting, err)
+		}
 	}
 }
 

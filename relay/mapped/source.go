@@ -153,7 +153,9 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
-	t, err = resolve(ctx, *conns[0], s.mapping, s.strategy)
+	if t, err = resolve(ctx, *conns[0], s.mapping, s.strategy); err == nil && pooled != nil {
+		err = t.refuseSettings(ctx, *conns[0])
+	}
 	return t, pooled, err
 }
 
