@@ -121,7 +121,8 @@ func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
 		}
 	}
 	var owner string
-	if err := conn.QueryRow(t.Context(), "SELECT 'owner_' || oid FROM pg_database WHERE datname = current_database()").Scan(&owner); err != nil {
+	const name = "SELECT 'owner_' || oid FROM pg_database WHERE datname = current_database()"
+	if err := conn.QueryRow(t.Context(), name).Scan(&owner); err != nil {
 		t.Fatal(err)
 	}
 	exec(`CREATE ROLE ` + owner)
@@ -135,10 +136,12 @@ func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
 		`RAISE ''no'' USING ERRCODE = ''ZZ001''`: false,
 		`CREATE TABLE made ()`:                   false, // it only reads
 		`RAISE ''no''`:                           true,
-		`IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN RAISE ''as a superuser''; END IF`: false,
+		`IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN RAISE ''super''; END IF`: false,
 	} {
-		exec(`DROP TABLE IF EXISTS own; CREATE OR REPLACE FUNCTION fine(text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN ` + body + `; RETURN true; END'`)
-		exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text, payload text, sent text CHECK (fine(sent))); ALTER TABLE own OWNER TO ` + owner)
+		exec(`DROP TABLE IF EXISTS own`)
+		exec(`CREATE OR REPLACE FUNCTION fine(text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN ` + body + `; RETURN true; END'`)
+		exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text, payload text, sent text CHECK (fine(sent)))`)
+		exec(`ALTER TABLE own OWNER TO ` + owner)
 		table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
 		if err != nil {
 			t.Fatal(err)

@@ -141,7 +141,8 @@ func TestASessionEndsWhenAnotherTableGetsTheName(t *testing.T) {
 			db := testdb.New(t)
 			db.Exec(alteredTable)
 			db.Exec(mapping.OffsetsDDL(mapping.TableName{Name: "ev_offsets"}))
-			source, err := Open(strategy, db.Config(), altered(strategy), Config{Name: "one", PollIdle: time.Millisecond, Lease: shortLease})
+			source, err := Open(strategy, db.Config(), altered(strategy),
+				Config{Name: "one", PollIdle: time.Millisecond, Lease: shortLease})
 			if err != nil {
 				t.Fatal(err)
 			}

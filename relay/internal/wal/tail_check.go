@@ -31,8 +31,8 @@ const schemasSQL = `(SELECT pg_catalog.string_agg(n.oid || ' ' || n.xmin, ',' OR
 type sent struct {
 	publication string // its version
 
-	// The table and its partitions, and the TOAST table of each. SET UNLOGGED and SET LOGGED make a new one. So does what
-	// rewrites the table for a column, and then the same transaction has written the column's row in the catalogue.
+	// The table and its partitions, and the TOAST table of each. SET UNLOGGED and SET LOGGED make a new one. So does
+	// what rewrites the table for a column, and then the same transaction has written the column in the catalogue.
 	// PostgreSQL refuses SET UNLOGGED for a table that a publication names, so such tables are left out.
 	tables, toasts []uint32
 	altered        []bool // the TOAST table was made for a column
