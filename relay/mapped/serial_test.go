@@ -94,8 +94,16 @@ func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 				ALTER TABLE events ALTER id SET DEFAULT nextval('events_id_seq')`) // a partition can have no identity
 			db.Exec(fmt.Sprintf(insert, "events", 1))
 			s := byOffsets(t, db, "serial")
-			read(t, s, 1)
+			if ds := read(t, s, 1); s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}) != nil {
+				t.Fatal("not settled")
+			}
 			db.Exec("BEGIN; LOCK TABLE events; " + change.how + "; COMMIT")
+			if name != "a child" { // another table ends the session
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s = byOffsets(t, db, "serial")
+			}
 			first := db.Connect()
 			if _, err := first.Exec(t.Context(), "BEGIN; "+fmt.Sprintf(insert, change.into, 2)); err != nil {
 				t.Fatal(err)
