@@ -20,8 +20,8 @@ import (
 func notified(t *testing.T, strategy, channel string) (database, mapping.Mapping) {
 	t.Helper()
 	var own []servers.PostgresConfig
-	if strategy == mapping.XMin {
-		own = append(own, servers.PostgresConfig{}) // other tests' transactions would hold it up
+	if strategy == mapping.XMin { // a cluster of its own: other tests' transactions would hold it up
+		own = append(own, servers.PostgresConfig{Settings: map[string]string{"cluster_name": "notified"}})
 	}
 	db, m := newDatabase(t, own...), events()
 	switch strategy {
@@ -46,7 +46,7 @@ func TestAnAuthorsTableWakesItsRelayInEveryStrategy(t *testing.T) {
 			t.Parallel()
 			const channel = `It's a "channel"`
 			db, m := notified(t, strategy, channel)
-			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			ctx, stop := context.WithTimeout(t.Context(), await.Patience)
 			defer stop()
 			source, err := Open(strategy, db.Config(), m, Config{Name: "r", PollBusy: time.Hour, PollIdle: time.Hour, Notify: channel})
 			if err != nil {
