@@ -111,7 +111,7 @@ func (d *database) selects(destination string, topics ...string) {
 // unselected notes two messages that the relay of the first destination has found to be selected by none of its own.
 func (d *database) unselected(topic string) {
 	d.t.Helper()
-	d.exec(`INSERT INTO outbox.unselected (relay, topic, event_type, message_id, messages) VALUES ('relay-1', $1, '', gen_random_uuid(), 2)`, topic)
+	d.exec(`INSERT INTO outbox.unselected (relay, topic, event_type, message_id, messages) VALUES ('relay-2', $1, '', gen_random_uuid(), 2)`, topic)
 }
 
 // table makes the table shop, whose relay is this connection, was first seen two hours ago, and knows what account has.

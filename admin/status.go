@@ -544,8 +544,8 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 	return nil
 }
 
-// readUnselected leaves out topics that a destination selects, whichever relay it is of: the one that noted them knows
-// its own configuration alone.
+// readUnselected leaves out topics that a destination of another relay may select: the relay that noted them knows its
+// own configuration alone, and that exactly.
 func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor) error {
 	rows, err := tx.Query(ctx, `
 		SELECT topic, messages, event_type, message_id::text, relay, first_at, last_at
@@ -558,7 +558,7 @@ func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor
 		return fmt.Errorf("read unselected topics: %w", err)
 	}
 	r.Unselected = slices.DeleteFunc(r.Unselected, func(u Unselected) bool {
-		return slices.ContainsFunc(cursors, func(c cursor) bool { return c.selectsTopic(u.Topic, u.EventType) })
+		return slices.ContainsFunc(cursors, func(c cursor) bool { return c.Owner != u.Relay && c.selectsTopic(u.Topic, u.EventType) })
 	})
 	r.Unselected = r.Unselected[:min(len(r.Unselected), 10)]
 	return nil

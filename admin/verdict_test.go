@@ -169,6 +169,12 @@ var verdictCases = []verdictCase{
 		d.selects("kafka", "orders")
 		d.unselected("invoices")
 	}, StateIdle, "", ""},
+	{"the relay that noted it knows that its own filter leaves it out", "", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "region"}]}}'`)
+		d.unselected("invoices")
+		d.exec(`UPDATE outbox.unselected SET relay = 'relay-1'`)
+	}, StateAtRisk, "which no destination selects", "or drop it by a rule"},
 	{"an inbox takes nothing of the outbox", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.cursor("inbox:own", "1 minute")
