@@ -104,7 +104,7 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 			`{"tenant": "6", "tenant": "\u0037", "n": 1e1000000}`, `{"tenant": null}`, `["tenant"]`, `"tenant"`, `{"tenant": [7]}`, `{"tenant": "\u20ac"}`} {
 			d.exec(`INSERT INTO outbox.messages (topic, headers) VALUES ('t', $1)`, headers)
 		}
-		d.exec(`DROP PUBLICATION everything`) // messages are deleted
+		d.exec(`DROP PUBLICATION everything`)      // messages are deleted
 		for low, high := 1, 1<<20; high-low > 1; { // as deep as the server takes
 			depth := (low + high) / 2
 			_, err := d.Exec(t.Context(), `INSERT INTO outbox.messages (topic, headers) VALUES ('deep', $1)`,

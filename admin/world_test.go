@@ -353,7 +353,7 @@ func TestTheWorldsNeedEachRule(t *testing.T) {
 		names = append(names, rule.name)
 	}
 	elsewhere := []string{
-		"there is no cursor", // a destination without any group: the cases have it
+		"there is no cursor",                                                     // a destination without any group: the cases have it
 		"commits wait for a standby", "a standby is away that the log waits for", // slots_test has them, on a server
 	}
 	for _, name := range names {
