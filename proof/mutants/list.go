@@ -174,7 +174,7 @@ var mutants = []mutant{
 	{
 		name:  "only the first page of held lanes is known",
 		file:  "relay/stored.go",
-		old:   "	if len(list) == 0 {\n		c.synced",
+		old:   "	if next == \"\" {\n		c.synced",
 		wrong: "	if true {\n		c.synced",
 		pkg:   "./relay", run: simulation,
 	},
@@ -223,8 +223,8 @@ var mutants = []mutant{
 	{
 		name:  "a head without a time is never due again",
 		file:  "relay/polling/due.go",
-		old:   "			if untimed {\n",
-		wrong: "			if untimed && false {\n",
+		old:   "		if untimed {\n",
+		wrong: "		if untimed && false {\n",
 		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
 	},
 	{
@@ -824,8 +824,8 @@ var mutants = []mutant{
 	{
 		name:  "a settlement takes holds in an order of its own",
 		file:  "relay/polling/holds.go",
-		old:   `{"lock holds", o.lock, o.held()},`,
-		wrong: `{"lock holds", o.lock, 0},`,
+		old:   "return LockHolds(ctx, tx, o.destination, o.settlement) }, 1},",
+		wrong: "return LockHolds(ctx, tx, o.destination, o.settlement) }, 0},",
 		pkg:   "./relay/polling", run: "TestASettlementLocksHoldsInTheOrderOfTheirIDs",
 	},
 	{
@@ -957,8 +957,8 @@ var mutants = []mutant{
 	{
 		name:  "the log of a fault has no bound",
 		file:  "internal/settings/logger.go",
-		old:   "b.lines <= LogLines",
-		wrong: "true",
+		old:   "*lines <= LogLines",
+		wrong: "*lines > 0",
 		pkg:   "./internal/settings", run: "TestAFaultOfAMillionMessagesIsAFewLinesACountAndTheIdsOfSomeMessages",
 	},
 	{
