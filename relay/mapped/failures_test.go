@@ -142,8 +142,12 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 			if _, err = lock.Exec(t.Context(), "LOCK TABLE events IN EXCLUSIVE MODE"); err != nil {
 				t.Fatal(err)
 			}
-			time.AfterFunc(5*time.Second, func() { _ = lock.Rollback(context.Background()) })
+			freed := make(chan error, 1)
+			time.AfterFunc(5*time.Second, func() { freed <- lock.Rollback(context.Background()) })
 			b, err := s.Next(t.Context(), 10)
+			if err := <-freed; err != nil {
+				t.Fatal(err)
+			}
 			if err != nil || len(b.Deliveries) != 1 || time.Now().After(s.Expires()) {
 				t.Fatalf("%d messages came, until %s, %v", len(b.Deliveries), s.Expires(), err)
 			}
