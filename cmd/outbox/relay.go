@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -145,7 +146,12 @@ func (a *app) databases(cfg config.Config) (list []daemon.Database, err error) {
 	return list, nil
 }
 
-// reloads reads the configuration again with each SIGHUP, until ctx ends. One that is at fault changes nothing.
+// settling is how long a configuration is kept before the next one replaces it. A database whose settings changed
+// begins again: with each signal of many it would do nothing else.
+const settling = 2 * time.Second
+
+// reloads reads the configuration again with each SIGHUP, until ctx ends. One that is at fault changes nothing. Signals
+// that come while one settles are one.
 func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon, sets []string) {
 	for {
 		select {
@@ -157,6 +163,12 @@ func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.D
 		err := a.reload(d, sets)
 		if done(err); err != nil {
 			a.logger.Error("the configuration is not taken over; all goes on as before", "error", err)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settling):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // SIGHUP takes over the level of the log and the destinations, names what it can't, and refuses a file that is at
@@ -63,6 +64,49 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	}
 	if n := d.count(); n != 20 {
 		t.Errorf("the first destination has %d messages, want 20", n)
+	}
+	if code := p.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Many signals in a row don't keep a destination from delivering, and the last configuration counts.
+func TestManyReloadsLeaveTimeToDeliver(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	file := filepath.Join(d.folder, "outbox.yaml")
+	second := filepath.Join(d.folder, "second.jsonl")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yaml := d.fileYAML("")
+	write(yaml)
+	p := d.start(nil, "relay", "--config", file)
+	d.publish("orders", 1)
+	until(t, "the messages are delivered", func() bool { return d.count() == 10 })
+	begun := time.Now()
+	for i := range 40 {
+		yaml = strings.Replace(d.fileYAML(""), "lease: 1s", fmt.Sprintf("lease: %dms", 5000+i), 1)
+		write(yaml)
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	write(yaml + "  - name: second\n    broker: {file: {path: " + second + "}}\n")
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the last configuration counts", func() bool {
+		text, err := os.ReadFile(second)
+		return err == nil && strings.Count(string(text), "\n") == 10
+	})
+	most := 2 + int(time.Since(begun)/(2*time.Second))
+	if n := strings.Count(p.stderr.String(), "draining"); n < 1 || n > most {
+		t.Errorf("the database began again %d times in %s, want at most %d", n, time.Since(begun), most)
 	}
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
