@@ -51,4 +51,12 @@ func TestAnEmptyTableGivesABound(t *testing.T) {
 	if from, _ := h.from(now); from != ago(0) {
 		t.Errorf("the bound doesn't follow the rows: %d", from)
 	}
+	// A bound before all times that a statement can name is none.
+	h = horizon{along: alongTime, times: true, bound: math.MinInt64, candidate: math.MinInt64}
+	early := none
+	early.hidden = yearOne - 1
+	h.scanned(now, true, 10*time.Second, math.MinInt64, nil, early)
+	if from, full := h.from(now); !full {
+		t.Errorf("the next poll begins at %d, before the year one", from)
+	}
 }
