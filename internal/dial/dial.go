@@ -271,6 +271,9 @@ func RefusePooler(ctx context.Context, one, other *pgx.Conn) error {
 // pid uses the simple protocol, because a prepared statement would remain in the session.
 func pid(ctx context.Context, conn *pgx.Conn) (uint32, error) {
 	results, err := conn.PgConn().Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	if err == nil && (len(results) != 1 || len(results[0].Rows) != 1) {
+		err = errors.New("the answer is to another statement") // a pooler's connection may be out of step
+	}
 	if err != nil {
 		return 0, fmt.Errorf("look for a pooler: %w", err)
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -96,5 +98,32 @@ func TestACommandBehindAPoolerSetsOnlyASessionOfItsOwn(t *testing.T) {
 			}
 			want(t, conn, names, values)
 		})
+	}
+}
+
+// A pooler whose connections are out of step answers with the tag of another statement.
+func TestAnAnswerToAnotherStatementIsAnError(t *testing.T) {
+	t.Parallel()
+	base, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			defer server.Close()
+			backend := pgproto3.NewBackend(server, server)
+			_, err := backend.ReceiveStartupMessage()
+			backend.Send(&pgproto3.AuthenticationOk{})
+			for ; err == nil; _, err = backend.Receive() {
+				backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+				err = backend.Flush()
+				backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("BEGIN")})
+			}
+		}()
+		return client, nil
+	}
+	if _, err := Session(t.Context(), base, "test"); err == nil || !strings.Contains(err.Error(), "another statement") {
+		t.Errorf("got %v", err)
 	}
 }
