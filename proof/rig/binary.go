@@ -15,8 +15,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", path,
 		"github.com/pgoutbox/outbox/cmd/outbox")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it cleans up
-	cmd.WaitDelay = 10 * time.Second
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute // it waits for its compilers, and a killed one leaves its folder
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the binary: %w\n%s", err, out)
