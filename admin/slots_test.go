@@ -12,9 +12,9 @@ import (
 )
 
 // setAlone is setup with a server of its own, whose settings the test may change.
-func setAlone(t *testing.T) *database {
+func setAlone(t *testing.T, config ...servers.PostgresConfig) *database {
 	t.Helper()
-	d := &database{t: t, url: servers.OwnPostgres(t).URL("postgres")}
+	d := &database{t: t, url: servers.OwnPostgres(t, config...).URL("postgres")}
 	d.Conn = d.another()
 	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func (d *database) says(rule string, state State, cause, advice string) {
 // A relay whose slot waits for a standby receives nothing, and only the server's log would say why.
 func TestAStandbyThatIsAwayIsNamedByTheVerdict(t *testing.T) {
 	t.Parallel()
-	d := setAlone(t)
+	d := setAlone(t, servers.PostgresConfig{Major: "18"}) // slots wait for standbys since 17
 	d.cursor("kafka", "10 minutes")
 	d.exec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput', false, false, true)")
 	d.exec(`INSERT INTO outbox.slots (destination, slot, publication, position) VALUES ('kafka', 'ours', 'outbox', '0/1')`)

@@ -28,7 +28,7 @@ func TestWhatWorkedBeforeATableWasAttachedWorksAfter(t *testing.T) {
 		conn := connect(t, url)
 		install(t, conn)
 		var major int
-		if err := conn.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int / 10000`).Scan(&major); err != nil {
+		if err := conn.QueryRow(t.Context(), majorSQL).Scan(&major); err != nil {
 			t.Fatal(err)
 		}
 		all := make([]string, 1600)

@@ -21,6 +21,8 @@ var (
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
+const majorSQL = `SELECT current_setting('server_version_num')::int / 10000`
+
 // onEachMajor runs test with a fresh database of every PostgreSQL that the outbox supports.
 func onEachMajor(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()

@@ -60,7 +60,7 @@ func TestATopicIsPausedWhileTheRestFlows(t *testing.T) {
 func TestADestinationIsPausedWhileAnotherFlows(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	other := "  - name: other\n    lease: 1s\n    broker: {file: {path: " + d.file() + ".other}}\n"
+	other := "  - name: other\n    lease: 30s\n    broker: {file: {path: " + d.file() + ".other}}\n"
 	d.outbox("pause", "file", "--unseen", "--yes").want(exitOK, "paused file until it is ended")
 	d.relay(d.fileYAML(other))
 	for n := range 5 {

@@ -69,7 +69,7 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 					name, source = "own", "\n    source: "+source
 				}
 				files = append(files, filepath.Join(d.folder, fmt.Sprint(len(files), ".jsonl")))
-				yaml := fmt.Sprintf("http: {listen: ''}\ndestinations:\n  - name: %s%s\n    broker: {file: {path: %s}}\n",
+				yaml := fmt.Sprintf("http: {listen: ''}\ndestinations:\n  - name: %s%s\n    lease: 30s\n    broker: {file: {path: %s}}\n",
 					name, source, files[len(files)-1])
 				if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
 					t.Fatal(err)

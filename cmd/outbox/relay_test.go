@@ -21,9 +21,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// fileYAML is the least configuration that delivers to a file; %s is for more destinations.
+// fileYAML is the least configuration that delivers to a file; more is for more destinations. The lease outlasts what a
+// busy machine takes: a lost one would repeat messages.
 func (d *database) fileYAML(more string) string {
-	return "http: {listen: ''}\nlog: {level: debug}\ndestinations:\n  - name: file\n    lease: 1s\n" +
+	return "http: {listen: ''}\nlog: {level: debug}\ndestinations:\n  - name: file\n    lease: 30s\n" +
 		"    broker: {file: {path: " + d.file() + "}}\n" + more
 }
 

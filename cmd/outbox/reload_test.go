@@ -50,7 +50,7 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	until(t, "it goes on as before", func() bool { return d.count() == 20 })
 
 	write("name: another\n" + strings.Replace(yaml, "listen: ''", "listen: '127.0.0.1:1'", 1) +
-		"  - name: second\n    lease: 1s\n    broker: {file: {path: " + second + "}}\n")
+		"  - name: second\n    lease: 30s\n    broker: {file: {path: " + second + "}}\n")
 	hangUp()
 	until(t, "the second destination has all", func() bool {
 		text, err := os.ReadFile(second)
@@ -89,7 +89,7 @@ func TestManyReloadsLeaveTimeToDeliver(t *testing.T) {
 	until(t, "the messages are delivered", func() bool { return d.count() == 10 })
 	begun := time.Now()
 	for i := range 40 {
-		yaml = strings.Replace(d.fileYAML(""), "lease: 1s", fmt.Sprintf("lease: %dms", 5000+i), 1)
+		yaml = strings.Replace(d.fileYAML(""), "lease: 30s", fmt.Sprintf("lease: %dms", 30000+i), 1)
 		write(yaml)
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
@@ -177,11 +177,11 @@ func TestSIGHUPTakesOverSecretsUsersAndDestinationsThatAreGone(t *testing.T) {
 	web := fmt.Sprintf(`http: {listen: '%s', users: [{name: oscar, role: operator, token_file: %s}]}
 destinations:
   - name: web
-    lease: 1s
+    lease: 30s
     delivery: {backoff: {initial: 10ms, max: 100ms}}
     broker: {http: {url: '%s', bearer_token_file: %s, allow_networks: [127.0.0.0/8]}}
 `, address, write("user", oscarsToken), receiver.URL, write("bearer", "first"))
-	file := write("outbox.yaml", web+"  - {name: file, lease: 1s, broker: {file: {path: "+d.file()+"}}}\n")
+	file := write("outbox.yaml", web+"  - {name: file, lease: 30s, broker: {file: {path: "+d.file()+"}}}\n")
 	p := d.start(nil, "relay", "--config", file)
 	d.publish("orders", 1)
 	until(t, "both have the messages", func() bool { return came.Load() == 10 && d.count() == 10 })

@@ -30,7 +30,7 @@ func TestDestinationsGetTheirShareUnderTheirTopics(t *testing.T) {
 		outbox.publish('orders', '3'::text, key => 'k', event_type => 'Changed', headers => '{"region": "us"}'),
 		outbox.publish('lost', '4'::text, key => 'k')`)
 	yaml := strings.Replace(d.fileYAML(""), "''", address, 1)
-	yaml = strings.Replace(yaml, "lease: 1s", "lease: 1s\n    topics: [orders]\n    rate: 1000\n    delivery: {outage: {after: 100}}", 1)
+	yaml = strings.Replace(yaml, "lease: 30s", "lease: 30s\n    topics: [orders]\n    rate: 1000\n    delivery: {outage: {after: 100}}", 1)
 	relay := d.relay(yaml + `
   - name: eu
     filter: [{header: region, header_value: "eu-*"}]
