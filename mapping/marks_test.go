@@ -5,27 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // By a column that can't be empty, or false, or the status of a new row, every row looks delivered: nothing comes, and
 // nothing tells. So neither the doctor proposes it nor does a relay start with it.
 func TestNoMappingIsTakenByWhichRowsCanNeverWait(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
+	conn, exec := connected(t)
 	exec(`CREATE DOMAIN given AS timestamptz NOT NULL; CREATE DOMAIN still_given AS given; CREATE DOMAIN at_once AS timestamptz DEFAULT now();
 		CREATE DOMAIN later AS timestamptz CHECK (VALUE IS NOT NULL); CREATE DOMAIN nullable AS timestamptz;
 		CREATE TYPE state AS ENUM ('pending', 'sent'); CREATE DOMAIN state_of AS state;
@@ -109,17 +95,7 @@ func TestNoMappingIsTakenByWhichRowsCanNeverWait(t *testing.T) {
 // them its rights.
 func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
+	conn, exec := connected(t)
 	var owner string
 	const name = "SELECT 'owner_' || oid FROM pg_database WHERE datname = current_database()"
 	if err := conn.QueryRow(t.Context(), name).Scan(&owner); err != nil {

@@ -60,17 +60,7 @@ func TestWhatIsMissingIsCreatedByItsStatements(t *testing.T) {
 // A publication counts only as far as it sends inserts in the table's name.
 func TestAPublicationThatLacksTheTableIsCompleted(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
+	conn, exec := connected(t)
 	exec(`CREATE TABLE other (id bigint PRIMARY KEY); CREATE TABLE plain (id bigint PRIMARY KEY, topic text, body text);
 		CREATE TABLE parted (id bigint PRIMARY KEY, topic text, body text) PARTITION BY RANGE (id); CREATE TABLE part PARTITION OF parted DEFAULT`)
 	const root = `ALTER PUBLICATION "P" SET (publish_via_partition_root = true);`

@@ -1,9 +1,28 @@
 package mapping
 
 import (
+	"context"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
+
+// connected returns a connection to a database of the test's own, and what runs statements on it.
+func connected(t *testing.T) (*pgx.Conn, func(sql string)) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn, func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
