@@ -13,6 +13,16 @@ import (
 	"time"
 )
 
+// write puts a file into the folder of the test, and returns its path.
+func (d *database) write(name, text string) string {
+	d.t.Helper()
+	path := filepath.Join(d.folder, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	return path
+}
+
 // SIGHUP takes over the level of the log and the destinations, names what it can't, and refuses a file that is at
 // fault.
 func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
@@ -21,13 +31,7 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	yaml := d.fileYAML("")
 	file := filepath.Join(d.folder, "outbox.yaml")
 	second := filepath.Join(d.folder, "second.jsonl")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(strings.Replace(yaml, "level: debug", "level: warn", 1))
+	d.write("outbox.yaml", strings.Replace(yaml, "level: debug", "level: warn", 1))
 	p := d.start(nil, "relay", "--config", file)
 	d.publish("orders", 1)
 	until(t, "the messages are delivered", func() bool { return d.count() == 10 })
@@ -41,7 +45,7 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	if strings.Contains(p.stderr.String(), `"level":"INFO"`) {
 		t.Error("the level of the start is warn")
 	}
-	write("destinations: [{name: file, brokre: {}}]\n")
+	d.write("outbox.yaml", "destinations: [{name: file, brokre: {}}]\n")
 	hangUp()
 	until(t, "the file is refused", func() bool {
 		return strings.Contains(p.stderr.String(), "is not taken over") && strings.Contains(p.stderr.String(), "brokre")
@@ -49,8 +53,8 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 	d.publish("orders", 1)
 	until(t, "it goes on as before", func() bool { return d.count() == 20 })
 
-	write("name: another\n" + strings.Replace(yaml, "listen: ''", "listen: '127.0.0.1:1'", 1) +
-		"  - name: second\n    lease: 30s\n    broker: {file: {path: " + second + "}}\n")
+	d.write("outbox.yaml", "name: another\n"+strings.Replace(yaml, "listen: ''", "listen: '127.0.0.1:1'", 1)+
+		"  - name: second\n    lease: 30s\n    broker: {file: {path: "+second+"}}\n")
 	hangUp()
 	until(t, "the second destination has all", func() bool {
 		text, err := os.ReadFile(second)
@@ -76,27 +80,21 @@ func TestManyReloadsLeaveTimeToDeliver(t *testing.T) {
 	d := setup(t)
 	file := filepath.Join(d.folder, "outbox.yaml")
 	second := filepath.Join(d.folder, "second.jsonl")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	yaml := d.fileYAML("")
-	write(yaml)
+	d.write("outbox.yaml", yaml)
 	p := d.start(nil, "relay", "--config", file)
 	d.publish("orders", 1)
 	until(t, "the messages are delivered", func() bool { return d.count() == 10 })
 	begun := time.Now()
 	for i := range 40 {
 		yaml = strings.Replace(d.fileYAML(""), "lease: 30s", fmt.Sprintf("lease: %dms", 30000+i), 1)
-		write(yaml)
+		d.write("outbox.yaml", yaml)
 		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	write(yaml + "  - name: second\n    broker: {file: {path: " + second + "}}\n")
+	d.write("outbox.yaml", yaml+"  - name: second\n    broker: {file: {path: "+second+"}}\n")
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -164,14 +162,6 @@ func TestSIGHUPTakesOverSecretsUsersAndDestinationsThatAreGone(t *testing.T) {
 		}
 	}))
 	defer receiver.Close()
-	write := func(name, text string) string {
-		t.Helper()
-		path := filepath.Join(d.folder, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
 	address := freeAddress(t)
 	wanted.Store("first")
 	web := fmt.Sprintf(`http: {listen: '%s', users: [{name: oscar, role: operator, token_file: %s}]}
@@ -180,8 +170,8 @@ destinations:
     lease: 30s
     delivery: {backoff: {initial: 10ms, max: 100ms}}
     broker: {http: {url: '%s', bearer_token_file: %s, allow_networks: [127.0.0.0/8]}}
-`, address, write("user", oscarsToken), receiver.URL, write("bearer", "first"))
-	file := write("outbox.yaml", web+"  - {name: file, lease: 30s, broker: {file: {path: "+d.file()+"}}}\n")
+`, address, d.write("user", oscarsToken), receiver.URL, d.write("bearer", "first"))
+	file := d.write("outbox.yaml", web+"  - {name: file, lease: 30s, broker: {file: {path: "+d.file()+"}}}\n")
 	p := d.start(nil, "relay", "--config", file)
 	d.publish("orders", 1)
 	until(t, "both have the messages", func() bool { return came.Load() == 10 && d.count() == 10 })
@@ -189,9 +179,9 @@ destinations:
 	const next = "fedcba9876543210fedcba9876543210-oscar"
 	wanted.Store("second")
 	d.publish("orders", 1)
-	write("bearer", "second")
-	write("user", next)
-	write("outbox.yaml", web)
+	d.write("bearer", "second")
+	d.write("user", next)
+	d.write("outbox.yaml", web)
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
