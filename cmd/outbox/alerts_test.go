@@ -239,7 +239,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// Of several databases with destinations of equal names, a person sees one, and the label of each line says whose it is.
+// Of several databases with destinations of equal names, a person may see one, and each line has its label.
 func TestEachQueryOfTheDashboardIsOfTheChosenDatabases(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/metrics.md")
