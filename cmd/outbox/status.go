@@ -68,9 +68,10 @@ type named struct {
 	*admin.Report
 }
 
-// reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error.
+// reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error,
+// unless it can't be reached: that is its state, as a relay and its page have it.
 func (a *app) reports(answers []answer) ([]named, error) {
-	if len(answers) == 1 && answers[0].err != nil {
+	if len(answers) == 1 && answers[0].err != nil && !a.unreachable(answers[0].err) {
 		return nil, answers[0].err
 	}
 	var list []named
