@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
@@ -201,8 +202,8 @@ func examineClock(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	}
 	if apart := theirs.Sub(before.Add(time.Since(before) / 2)); apart.Abs() > clockApart {
 		e.advise("clock", WeightRisk, "on the machine that is wrong:", "timedatectl set-ntp true",
-			"the database's clock differs from this machine's by %v",
-			apart.Abs().Round(time.Second))
+			"the database's clock differs from this machine's by %s",
+			printed.Span(apart.Abs()))
 	}
 	return nil
 }
@@ -263,7 +264,7 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 			e.advise("slot", WeightRisk,
 				"start its reader; only if that is gone for good, drop the slot, which gives up what it has not read:",
 				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+")",
-				"slot %s has no reader, and the server keeps %d MiB of its log for it", name, kept>>20)
+				"slot %s has no reader, and the server keeps %s of its log for it", name, printed.Bytes(kept))
 		}
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -146,7 +147,7 @@ func unreplicated(r *Report, _ *Destination, _ *Group) (Finding, bool) {
 	u := r.Unreplicated
 	return Finding{State: StateBroken,
 		Cause: fmt.Sprintf("%s for a synchronous standby that does not answer (synchronous_standby_names = '%s')",
-			plural(u.Sessions, "commit waits", "commits wait"), u.Names),
+			printed.Many(u.Sessions, "commit waits", "commits wait"), u.Names),
 		Advice: "start that standby again, or take it out of synchronous_standby_names (ALTER SYSTEM SET, then SELECT pg_reload_conf()), " +
 			"after which a failover to it can lose what was committed"}, u.Sessions > 0
 }

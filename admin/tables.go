@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -321,7 +322,7 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 	}
 	if odd > 0 {
 		untold("whether all rows were delivered", fmt.Sprintf("%s a status that the mapping does not name, such as %q, "+
-			"and no relay delivers such rows", plural(odd, "of the newest rows has", "of the newest rows have"), example))
+			"and no relay delivers such rows", printed.Many(odd, "of the newest rows has", "of the newest rows have"), example))
 	}
 	found := Count{n, n == newestRows}
 	if m.Done.How != "" {

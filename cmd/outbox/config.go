@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 const defaultConfigFile = "outbox.yaml"
@@ -135,10 +136,7 @@ them can't be used.`,
 				return err
 			}
 			path, _ := a.configPath()
-			some := fmt.Sprintf("%d destinations", len(destinations(loaded.Config)))
-			if some == "1 destinations" {
-				some = "1 destination"
-			}
+			some := printed.Many(len(destinations(loaded.Config)), "destination", "destinations")
 			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil

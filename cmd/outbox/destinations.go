@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listDestinations(a *app, _ *struct{}, list []admin.Destination) error {
@@ -22,7 +23,7 @@ func dropDestination() view {
 		return err
 	}), func(a *app, _ *verbs.DestinationsDrop, found admin.Dropped) error {
 		t := newTable(a.stdout, "DESTINATION", "CURSORS", "UNDELIVERED", "HELD", "DEAD")
-		t.row(found.Destination, found.Cursors, found.Pending, found.Holds, found.DeadLetters)
+		t.row(found.Destination, found.Cursors, found.Pending, printed.Number(found.Holds), printed.Number(found.DeadLetters))
 		return t.flush()
 	}, func(p *verbs.DestinationsDrop, _ admin.Dropped) (string, bool) {
 		return fmt.Sprintf("Drop destination %s for ever?", clean(p.Destination)), true

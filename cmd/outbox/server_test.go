@@ -139,7 +139,7 @@ func line(v verbs.Verb, params any) []string {
 	var behind []string
 	for _, p := range v.Given(params) {
 		for _, text := range p.Texts(params) {
-			if p.Arg != "" {
+			if p.Behind() {
 				behind = append(behind, text)
 			} else {
 				args = append(args, "--"+flagName(p.Name)+"="+text)

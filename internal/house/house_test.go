@@ -42,7 +42,7 @@ var directions = map[string][]string{
 	"format":             {"", "route"},
 	"relay/around":       {"", "relay", "route"},
 	"relay/relaytest":    {"", "schema", "relay", "internal/check"},
-	"admin":              {"", "schema", "mapping", "route", "internal/cursors", "internal/headers"},
+	"admin":              {"", "schema", "mapping", "route", "internal/cursors", "internal/headers", "internal/printed"},
 	"admin/verbs":        {"", "admin"},
 	"admin/rest":         {"schema", "admin", "admin/verbs", "route"},
 	"console":            {"", "admin", "admin/verbs", "admin/rest", "relay", "internal/printed"},
