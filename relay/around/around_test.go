@@ -148,7 +148,7 @@ func TestStepsChangeCopies(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := b.(relay.Pinger); ok {
+	if _, ok := relay.As[relay.Pinger](b); ok {
 		t.Error("it says that it can be pinged, though what is within can't")
 	}
 	if err := b.Close(); err != nil || !r.closed {
@@ -267,6 +267,7 @@ func (o *once) Settle(_ context.Context, s relay.Settlement) error {
 func (o *once) Lanes(context.Context, string, int) ([]string, string, error)  { return nil, "", nil }
 func (o *once) Due(context.Context, relay.DueQuery) ([]relay.HeldLane, error) { return nil, nil }
 func (o *once) Controls(context.Context) (c relay.Controls, err error)        { return c, nil }
+func (o *once) Recognize(context.Context, []string) error                     { return nil }
 func (o *once) Expires() time.Time                                            { return time.Now().Add(time.Hour) }
 func (o *once) Close(context.Context) error                                   { return nil }
 

@@ -716,7 +716,7 @@ func closeTwice(t *testing.T, c *brokerCase) {
 }
 
 func pingAnswers(t *testing.T, c *brokerCase) {
-	p, ok := c.open().(relay.Pinger)
+	p, ok := relay.As[relay.Pinger](c.open())
 	if !ok {
 		t.Skip("this broker isn't a relay.Pinger")
 	}
@@ -743,7 +743,7 @@ func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 			c.t.Fatalf("message %d was answered while the server couldn't: %v", i, err)
 		}
 	}
-	if p, ok := b.(relay.Pinger); ok {
+	if p, ok := relay.As[relay.Pinger](b); ok {
 		ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
 		defer cancel()
 		if err := p.Ping(ctx); err == nil {
@@ -838,4 +838,4 @@ func (c *brokerCase) load(b relay.Broker, after func(part int)) (all []outbox.Me
 	return all, parts
 }
 
-var _ relay.Broker = (*Memory)(nil)
+var _ relay.Identifier = (*Memory)(nil)

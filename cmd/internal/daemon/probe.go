@@ -43,7 +43,7 @@ func (u *unit) probe(ctx context.Context) []Probed {
 	found := []Probed{{What: "database"}}
 	var pingers []relay.Pinger
 	for _, p := range u.parts {
-		if pinger, ok := p.broker.Broker.(relay.Pinger); ok && p.group == 0 {
+		if pinger, ok := relay.As[relay.Pinger](p.broker); ok && p.group == 0 {
 			found = append(found, Probed{What: "destination " + p.destination.Name})
 			pingers = append(pingers, pinger)
 		}
