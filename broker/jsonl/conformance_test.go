@@ -34,8 +34,8 @@ func TestFileConformance(t *testing.T) {
 				}
 				return b
 			},
-			Topics: [2]string{"a", "b"},
-			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
+			Topics: [2]string{"a", "b"}, Apart: true,
+			Read: func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
 		}
 	})
 }
