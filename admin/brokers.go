@@ -56,8 +56,9 @@ func (r *Report) misdirected(d *Destination) (f Finding, ok bool) {
 	if b == nil || len(b.Refused) == 0 || r.At.Sub(b.RefusedAt) > refusesFor {
 		return f, false
 	}
-	return Finding{State: StateBroken, Cause: fmt.Sprintf("relay %s has another broker than this destination and sends nothing to it: it has %s, "+
-		"and the destination is delivered to %s, as relay %s recorded", b.RefusedBy, brokers.Text(b.Refused), brokers.Text(b.Identity), b.Relay),
+	return Finding{State: StateBroken, Cause: fmt.Sprintf("relay %s has another broker than this destination and sends nothing to it: "+
+		"it has %s, and the destination is delivered to %s, as relay %s recorded",
+		b.RefusedBy, brokers.Text(b.Refused), brokers.Text(b.Identity), b.Relay),
 		Advice: "correct the broker in the configuration of " + b.RefusedBy + "; only if the destination is to move to that broker",
 		Next:   "outbox destinations move " + shell.Word(d.Name)}, true
 }
@@ -101,7 +102,8 @@ func MoveDestination(ctx context.Context, db DB, name string, action Action) (Mo
 		err := tx.QueryRow(ctx, `SELECT identity, coalesce(refused, '{}'), refused_by FROM outbox.brokers WHERE destination = $1 FOR UPDATE`, name).
 			Scan(&out.From, &out.To, &by)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%w: no broker is recorded for a destination of this name; the next relay records the one that it has", ErrNotFound)
+			return fmt.Errorf("%w: no broker is recorded for a destination of this name; the next relay records the one that it has",
+				ErrNotFound)
 		}
 		if err != nil {
 			return err

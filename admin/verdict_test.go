@@ -79,9 +79,9 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-1 seconds")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', state_since = now() - interval '5 minutes', last_error = 'another one'`)
 		d.refused("kafka")
-	}, StateBroken, "broken for 5m0s: kafka: relay relay-2 has another broker than this destination and sends nothing to it: it has cluster b, " +
-		"and the destination is delivered to cluster a = host a:1, as relay relay-1 recorded", "only if the destination is to move to " +
-		"that broker: outbox destinations move kafka"},
+	}, StateBroken, "broken for 5m0s: kafka: relay relay-2 has another broker than this destination and sends nothing to it: " +
+		"it has cluster b, and the destination is delivered to cluster a = host a:1, as relay relay-1 recorded",
+		"only if the destination is to move to that broker: outbox destinations move kafka"},
 	{"a relay has had another broker", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-1 minute")
 		d.refused("kafka")

@@ -30,7 +30,7 @@ type table struct {
 	epoch   int
 	holds   map[string][]relay.Delivery
 	history []relay.Settlement
-	broker  []string
+	owned   []string // by the broker of these names
 }
 
 // write appends messages as rows.
@@ -132,10 +132,10 @@ func (s *tableSession) Controls(context.Context) (relay.Controls, error) {
 func (s *tableSession) Recognize(_ context.Context, identity []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.broker) == 0 {
-		s.broker = identity
+	if len(s.owned) == 0 {
+		s.owned = identity
 	}
-	if !slices.Equal(s.broker, identity) {
+	if !slices.Equal(s.owned, identity) {
 		return outbox.Permanent(errors.New("another broker"))
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -85,7 +84,7 @@ func Text(identity []string) string {
 }
 
 // Read returns the brokers of all destinations, by name.
-func Read(ctx context.Context, db cursors.Querier) ([]Broker, error) {
+func Read(ctx context.Context, db schema.Querier) ([]Broker, error) {
 	rows, err := db.Query(ctx, `SELECT destination, identity, relay, recorded_at, coalesce(refused, '{}'), coalesce(refused_by, ''),
 		coalesce(refused_at, recorded_at) FROM outbox.brokers ORDER BY destination`)
 	if err != nil {

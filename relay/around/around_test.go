@@ -51,6 +51,7 @@ func parse(t *testing.T, table route.Table) *route.Rules {
 
 func harness(t *testing.T) relaytest.BrokerHarness {
 	m := relaytest.NewMemory()
+	m.Identify("memory")
 	m.Limit(1 << 20)
 	m.Unknown("nowhere", true)
 	step := func(do func()) func() error {
@@ -153,6 +154,19 @@ func TestStepsChangeCopies(t *testing.T) {
 	}
 	if err := b.Close(); err != nil || !r.closed {
 		t.Error("closing it leaves the broker within open")
+	}
+}
+
+func TestWhatStandsAroundABrokerHidesNothingOfIt(t *testing.T) {
+	t.Parallel()
+	inner := relaytest.NewMemory()
+	inner.Identify("a")
+	for name, b := range map[string]relay.Broker{"steps": around.Steps(inner, 0), "breaker": around.Breaker(inner, 1),
+		"in flight": around.InFlight(inner, func(int) {}),
+		"all":       around.InFlight(around.Breaker(around.Steps(inner, 0), 1), func(int) {})} {
+		if found, ok := relay.As[relay.Identifier](b); !ok || found != relay.Identifier(inner) {
+			t.Errorf("%s: it can't be asked which broker it is", name)
+		}
 	}
 }
 

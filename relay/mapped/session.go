@@ -138,8 +138,8 @@ func (s *session) Controls(ctx context.Context) (relay.Controls, error) {
 	return s.controls, err
 }
 
-// Recognize uses a connection of its own: every other one may be in a transaction. Without a name, or without our schema,
-// there is no place to record the broker.
+// Recognize uses a connection of its own: every other one may be in a transaction. Without a name, or without our
+// schema, there is no place to record the broker.
 func (s *session) Recognize(ctx context.Context, identity []string) error {
 	if !s.table.recorded || s.source.cfg.Destination == "" {
 		return nil
