@@ -75,6 +75,22 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'permission denied for table messages (SQLSTATE 42501)'`)
 	}, StateBroken, "permission denied", "the relay's role: outbox migrate grants --apply --relay ROLE"},
+	{"a relay has another broker", "the relay has another broker", func(d *database) {
+		d.cursor("kafka", "-1 seconds")
+		d.exec(`UPDATE outbox.cursors SET state = 'broken', state_since = now() - interval '5 minutes', last_error = 'another one'`)
+		d.refused("kafka")
+	}, StateBroken, "broken for 5m0s: kafka: relay relay-2 has another broker than this destination and sends nothing to it: " +
+		"it has cluster b, and the destination is delivered to cluster a = host a:1, as relay relay-1 recorded",
+		"only if the destination is to move to that broker: outbox destinations move kafka"},
+	{"a relay has had another broker", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.refused("kafka")
+		d.exec(`UPDATE outbox.brokers SET refused_at = now() - interval '1 minute'`)
+	}, StateNoRelay, "relay-1 vanished 1m", "outbox relay"},
+	{"a relay beside the one that delivers has another broker", "a relay beside has another broker", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.refused("kafka")
+	}, StateAtRisk, "relay relay-2 has another broker", "outbox destinations move kafka"},
 	{"the disk is full", "the relay can't work with the database", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'could not extend file (SQLSTATE 53100)'`)

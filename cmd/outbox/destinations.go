@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -15,6 +16,25 @@ func listDestinations(a *app, _ *struct{}, list []admin.Destination) error {
 		return nil
 	}
 	return writeDestinations(a.stdout, &admin.Report{At: time.Now(), Destinations: list})
+}
+
+func moveDestination() view {
+	to := func(m admin.Moved) string {
+		if len(m.To) == 0 {
+			return "the broker that the next relay has"
+		}
+		return strings.Join(m.To, ", ")
+	}
+	return asks(shows(func(a *app, _ *verbs.DestinationsMove, done admin.Moved) error {
+		_, err := fmt.Fprintf(a.stdout, "moved %s to %s\n", clean(done.Destination), clean(to(done)))
+		return err
+	}), func(a *app, _ *verbs.DestinationsMove, found admin.Moved) error {
+		t := newTable(a.stdout, "DESTINATION", "FROM", "TO")
+		t.row(found.Destination, strings.Join(found.From, ", "), to(found))
+		return t.flush()
+	}, func(p *verbs.DestinationsMove, _ admin.Moved) (string, bool) {
+		return fmt.Sprintf("Move destination %s? What the old broker has got isn't sent again.", clean(p.Destination)), true
+	})
 }
 
 func dropDestination() view {

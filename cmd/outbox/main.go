@@ -222,6 +222,7 @@ func views() map[string]view {
 		"messages show":     shows(showMessage),
 		"replay":            replayed(),
 		"destinations ls":   shows(listDestinations, "list"),
+		"destinations move": moveDestination(),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),
 		"inbox window":      inboxWindow(),

@@ -284,6 +284,27 @@ var mutants = []mutant{
 		pkg:   "./relay", run: "TestALeaseThatRunsOut",
 	},
 	{
+		name:  "calls don't wait for the look at the broker",
+		file:  "relay/runner.go",
+		old:   "		if !r.begun() {\n			r.waiting",
+		wrong: "		if false {\n			r.waiting",
+		pkg:   "./relay", run: "TestAnotherBrokerThanTheDestinationsGetsNothing",
+	},
+	{
+		name:  "a broker that is there again after an outage is believed to be the same",
+		file:  "relay/identity.go",
+		old:   "{ r.known, r.fresh = false, false }",
+		wrong: "{ r.fresh = false || r.fresh }",
+		pkg:   "./relay", run: "TestABrokerIsRecognisedAgainAfterAnOutage",
+	},
+	{
+		name:  "another broker takes the place of a destination's own",
+		file:  "internal/brokers/brokers.go",
+		old:   "	identity = CASE WHEN b.identity && $2 THEN $2 ELSE b.identity END,\n",
+		wrong: "	identity = $2,\n",
+		pkg:   "./relay/polling", run: "TestARelayWithAnotherBrokerDeliversNothing",
+	},
+	{
 		name:  "a drain forgets what is in flight",
 		file:  "relay/runner.go",
 		old:   "			l.core.drain()\n			l.closeIntake()\n",

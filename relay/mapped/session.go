@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/brokers"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -135,6 +136,21 @@ func (s *session) Controls(ctx context.Context) (relay.Controls, error) {
 		return err
 	})
 	return s.controls, err
+}
+
+// Recognize uses a connection of its own: every other one may be in a transaction. Without a name, or without our
+// schema, there is no place to record the broker.
+func (s *session) Recognize(ctx context.Context, identity []string) error {
+	if !s.table.recorded || s.source.cfg.Destination == "" {
+		return nil
+	}
+	var pooled error
+	conn, err := s.source.connect(ctx, &pooled)
+	if err != nil {
+		return err
+	}
+	defer dial.HangUp(conn)
+	return brokers.Recognize(ctx, conn, s.source.cfg.Destination, s.source.owner, identity)
 }
 
 // The following methods serve the strategies that use one link.

@@ -41,6 +41,7 @@ type table struct {
 	zone   string // see zoneSQL
 
 	controlled bool // outbox.controls is there, and may be read
+	recorded   bool // outbox.brokers is there, and may be written to
 }
 
 // along is what the order of rows says about rows that are still to be committed.
@@ -80,7 +81,9 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err := seen(ctx, conn, tables...); err != nil {
 		return nil, err
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false)`).Scan(&t.controlled)
+	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false),
+		coalesce(has_table_privilege(b, 'SELECT') AND has_table_privilege(b, 'INSERT') AND has_table_privilege(b, 'UPDATE'), false)
+		FROM to_regclass('outbox.brokers') b`).Scan(&t.controlled, &t.recorded)
 	if err != nil {
 		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}
