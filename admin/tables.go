@@ -81,9 +81,9 @@ type tableRow struct {
 // betweenSessions is longer than a relay pauses after a session that has failed; it writes each failure.
 const betweenSessions = "75 s"
 
-// readTables adds the destinations that read tables of their own. A relay lives while it has a session, or pauses after
-// one that has failed: relays of such tables have no leases that others could see. Of several relays those that live count, or else the one that was last
-// heard of.
+// readTables adds the destinations that read tables of their own. A relay lives while it has a session, or pauses
+// after one that has failed: relays of such tables have no leases that others could see. Of several relays those that
+// live count, or else the one that was last heard of.
 func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) error {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text, state, state_since, coalesce(last_error, ''), last_error_at,

@@ -64,7 +64,8 @@ func FuzzAMessageIsTheSameByEachWay(f *testing.F) {
 			values = values[:1]
 		}
 		for _, value := range values {
-			add(name, value, fuzzPayloads[i%len(fuzzPayloads)], "text", "k", "timestamptz", "2026-07-01 12:00:00.123456+02", "Asia/Kolkata", "UTF8", 255)
+			add(name, value, fuzzPayloads[i%len(fuzzPayloads)], "text", "k", "timestamptz",
+				"2026-07-01 12:00:00.123456+02", "Asia/Kolkata", "UTF8", 255)
 		}
 	}
 	for key, value := range map[string]string{"bytea": `\x00ff`, "bigint": "-7", "uuid": "a0000000-0000-0000-0000-00000000000a", "char(9)": "a ",
@@ -84,7 +85,8 @@ func FuzzAMessageIsTheSameByEachWay(f *testing.F) {
 		if len(header)+len(payload)+len(key) > 10_000 || len(at) > 100 {
 			return
 		}
-		x := &fuzzed{T: t, types: [4]string{of(fuzzTypes, shape, 0), of(fuzzPayloads, shape, 1), of(fuzzKeys, shape, 2), of(fuzzTimes, shape, 3)},
+		x := &fuzzed{T: t, types: [4]string{
+			of(fuzzTypes, shape, 0), of(fuzzPayloads, shape, 1), of(fuzzKeys, shape, 2), of(fuzzTimes, shape, 3)},
 			zone: of(fuzzZones, shape, 4), way: of(fuzzWays, shape, 6), encoding: of(fuzzEncodings, shape, 5)}
 		for i, s := range fuzzSettings {
 			if at := 7 + i/8; at < len(shape) && shape[at]>>(i%8)&1 > 0 {
@@ -129,7 +131,8 @@ func (x *fuzzed) room() *fuzzRoom {
 			// The settings are those that the oracle's texts have.
 			sql = []string{typesDDL, "CREATE PUBLICATION everything FOR ALL TABLES WITH (publish = 'insert')", mapping.CreateSlotSQL(name),
 				mapping.OffsetsDDL(mapping.TableName{Name: "fuzz_offsets"}), "GRANT SELECT, INSERT, UPDATE ON fuzz_offsets TO fuzz_relay",
-				"SET client_encoding = 'UTF8'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET bytea_output = 'hex'; SET lc_monetary = 'C'"}
+				"SET client_encoding = 'UTF8'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET bytea_output = 'hex'; " +
+					"SET lc_monetary = 'C'"}
 		}
 		for _, sql := range sql {
 			if _, err := conn.Exec(ctx, sql); err != nil {

@@ -20,9 +20,9 @@ import (
 // log tells the layout of its rows itself (see logLayout), so a session that reads it goes on: another one would read
 // again what was delivered behind a message that waits.
 
-// layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and with
-// whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both tables.
-// Another table of the name has other numbers: its sequence begins anew, behind what was read.
+// layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and
+// with whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both
+// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read.
 func (t *table) layoutSQL() string {
 	names, tables := t.mapping.Columns(), []string{t.name}
 	if t.dead != nil {
@@ -72,5 +72,7 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 }
 
 func (t *table) errChanged() error {
-	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed: the session ends, and the next one reads their types again", t.name)
+	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed: "+
+		"the session ends, and the next one reads their types again",
+		t.name)
 }

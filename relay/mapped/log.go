@@ -211,8 +211,8 @@ func (s *logSession) entry(ref uint64) *logEntry {
 	return s.entries[ref-s.entries[0].number]
 }
 
-// bury writes rows into the dead-letter table as they came by the log. The session goes on when tables are changed, so the
-// dead-letter table is looked at each time.
+// bury writes rows into the dead-letter table as they came by the log. The session goes on when tables are changed,
+// so the dead-letter table is looked at each time.
 func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead) error {
 	if len(dead) == 0 {
 		return nil

@@ -73,7 +73,8 @@ var matrixEvents = []matrixEvent{
 	{name: "rows of odd times", columns: func(c *cell) []string { return slices.DeleteFunc([]string{c.table.m.CreatedAt}, isEmpty) },
 		do: func(c *cell) {
 			for n, at := range oddTimes {
-				if c.table.typeOf(c.table.m.CreatedAt, 0) != "timestamp(3) with time zone" || !strings.Contains(at, ".") { // it may be too late, rounded
+				rounded := c.table.typeOf(c.table.m.CreatedAt, 0) == "timestamp(3) with time zone"
+				if !rounded || !strings.Contains(at, ".") { // or it may be too late
 					values, r := c.table.values(len(c.rows)+1, fmt.Sprint("k", n%2+1), c.letter, "")
 					values[c.table.m.CreatedAt] = at
 					c.insertRow(values, r)
@@ -150,7 +151,8 @@ var matrixEvents = []matrixEvent{
 		if !found {
 			name = c.table.name
 		}
-		c.change(fmt.Sprintf("CREATE TABLE %[1]s_new (LIKE %[1]s INCLUDING ALL); GRANT SELECT, UPDATE, DELETE ON %[1]s_new TO matrix_relay; "+
+		c.change(fmt.Sprintf("CREATE TABLE %[1]s_new (LIKE %[1]s INCLUDING ALL); "+
+			"GRANT SELECT, UPDATE, DELETE ON %[1]s_new TO matrix_relay; "+
 			"ALTER TABLE %[1]s RENAME TO %[2]s_old; ALTER TABLE %[1]s_new RENAME TO %[2]s", c.table.name, name))
 	}},
 
@@ -159,7 +161,8 @@ var matrixEvents = []matrixEvent{
 	{name: "settings of texts", settings: hostile},
 	{name: "settings of timeouts", settings: []string{"statement_timeout = '300ms'", "lock_timeout = '1ms'", "idle_session_timeout = '1s'",
 		"idle_in_transaction_session_timeout = '1ms'", "transaction_timeout = '400ms'", "tcp_user_timeout = 1000"}},
-	{name: "settings of transactions", settings: []string{"default_transaction_isolation = serializable", "default_transaction_read_only = on",
+	{name: "settings of transactions", settings: []string{"default_transaction_isolation = serializable",
+		"default_transaction_read_only = on",
 		"default_transaction_deferrable = on", "synchronous_commit = off", "client_min_messages = error", "row_security = on",
 		"transform_null_equals = on"}},
 	{name: "settings of plans", settings: []string{"enable_indexscan = off", "enable_nestloop = off", "enable_sort = off",

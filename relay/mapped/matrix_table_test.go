@@ -31,8 +31,8 @@ const matrixDDL = `CREATE DOMAIN num AS bigint; CREATE DOMAIN label AS text; CRE
 	CREATE TYPE keys AS ENUM ('k1', 'k2', 'k3', 'dead', 'odd'); CREATE TYPE status AS ENUM ('pending', 'processing', 'processed', 'failed');
 	CREATE SCHEMA p2p`
 
-// matrixMapping is the mapping of a preset for a strategy, with a place for dead letters and a column of the time before
-// which a row isn't delivered. ok is false if the preset is not for that strategy.
+// matrixMapping is the mapping of a preset for a strategy, with a place for dead letters and a column of the time
+// before which a row isn't delivered. ok is false if the preset is not for that strategy.
 func matrixMapping(p mapping.Preset, strategy string) (m mapping.Mapping, ok bool) {
 	m = p.Mapping
 	if m.Failure.FailedValue == "" || strategy == mapping.Replication {

@@ -278,7 +278,8 @@ func (c *cell) run(room *matrixRoom) {
 func (c *cell) prepare() {
 	var settings []string
 	for _, s := range c.event.settings {
-		settings = append(settings, "EXECUTE format('ALTER ROLE matrix_relay IN DATABASE %I SET "+strings.ReplaceAll(s, "'", "''")+"', current_database())")
+		settings = append(settings, "EXECUTE format('ALTER ROLE matrix_relay IN DATABASE %I SET "+
+			strings.ReplaceAll(s, "'", "''")+"', current_database())")
 	}
 	if c.event.zone != "" {
 		settings = append(settings, "EXECUTE format('ALTER DATABASE %I SET timezone = ''"+c.event.zone+"''', current_database())")
@@ -405,7 +406,8 @@ func (c *cell) insertRow(values map[string]string, r *matrixRow) {
 	}
 	created := "NULL"
 	if c.table.m.CreatedAt != "" {
-		created = fmt.Sprintf("CASE WHEN %[1]q BETWEEN '0001-01-02' AND '9999-12-30' THEN (extract(epoch FROM %[1]q::timestamptz) * 1000000)::bigint END",
+		created = fmt.Sprintf("CASE WHEN %[1]q BETWEEN '0001-01-02' AND '9999-12-30' "+
+			"THEN (extract(epoch FROM %[1]q::timestamptz) * 1000000)::bigint END",
 			c.table.m.CreatedAt)
 	}
 	var at *int64
@@ -504,7 +506,9 @@ func (c *cell) awaitDead() {
 		}
 		found := 0
 		for _, r := range rows {
-			if r.dead != "" && slices.ContainsFunc(list, func(d admin.DeadRow) bool { return d.ID == r.id && strings.Contains(d.Error, r.dead) }) {
+			if r.dead != "" && slices.ContainsFunc(list, func(d admin.DeadRow) bool {
+				return d.ID == r.id && strings.Contains(d.Error, r.dead)
+			}) {
 				found++
 			}
 		}
