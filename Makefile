@@ -116,6 +116,12 @@ fuzz: ## Run each fuzzer for FUZZTIME, one after the other
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
+# One of them: make matrix CELLS='outbox/replication/drained/payload_altered'
+CELLS ?= .*
+.PHONY: matrix
+matrix: servers ## Every preset, strategy, start and event of a mapped table, instead of each pair of these (5,000 cells, an hour)
+	OUTBOX_MATRIX=full OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./relay/mapped -run 'TestMatrix/$(CELLS)' -count 1 -parallel 8 -timeout 4h
+
 RUNS ?= 30
 .PHONY: nemesis
 nemesis: servers ## Real relays on real servers, RUNS seeded schedules of faults (about 5 s each); STRATEGY=lease, SEED=17

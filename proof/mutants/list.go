@@ -115,6 +115,20 @@ var mutants = []mutant{
 		pkg:   "./relay/mapped", run: "TestEveryStrategyObeysAPause/skiplocked",
 	},
 	{
+		name:  "a relay doesn't notice that the table of dead letters was changed",
+		file:  "relay/mapped/layout.go",
+		old:   "	if t.dead != nil {\n		tables =",
+		wrong: "	if t.dead != nil && false {\n		tables =",
+		pkg:   "./relay/mapped", run: "TestMatrix/.*/.*/.*/other_columns_dropped_and_added",
+	},
+	{
+		name:  "a state can't be written by a role that only reads by default",
+		file:  "internal/dial/dial.go",
+		old:   "READ COMMITTED READ WRITE NOT",
+		wrong: "READ COMMITTED NOT",
+		pkg:   "./relay/mapped", run: "TestMatrix/.*/.*/.*/settings_of_transactions",
+	},
+	{
 		name:  "a message that leads nowhere is never at fault",
 		file:  "relay/topics.go",
 		old:   "		it.d.Attempts++\n		return true\n",

@@ -100,7 +100,11 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 // description.
 func (t *table) same(ctx context.Context, conn *pgx.Conn) error {
 	info, err := readTable(ctx, conn, t.mapping.Table)
-	if err == nil && !reflect.DeepEqual(info, t.info) {
+	dead := t.dead
+	if err == nil && dead != nil {
+		dead, err = readTable(ctx, conn, t.mapping.Failure.DeadTable)
+	}
+	if err == nil && !(reflect.DeepEqual(info, t.info) && reflect.DeepEqual(dead, t.dead)) {
 		err = t.errChanged()
 	}
 	return err

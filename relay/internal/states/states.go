@@ -157,7 +157,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 			continue
 		}
 		// last_error stays when the destination works again, to show what the last trouble was.
-		_, err := conn.Exec(ctx, `
+		err := dial.Write(ctx, conn, `
 			UPDATE outbox.cursors SET state = $4, lag_objective = $7::bigint * interval '1 microsecond', settings = $8::text::jsonb,
 			       settings_at = CASE WHEN settings = $8::text::jsonb THEN settings_at ELSE clock_timestamp() END,
 			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
@@ -207,7 +207,7 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, `
+	return dial.Write(ctx, conn, `
 		WITH forgotten AS (
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
 			AND session NOT IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()))
@@ -223,5 +223,4 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
 		storable(conn, string(account)), storable(conn, at.Settings))
-	return err
 }
