@@ -399,8 +399,8 @@ func (p *probe) mayDraw(ctx context.Context, table string, filled []string) erro
 		return fmt.Errorf("look at the sequences of %s: %w", table, explain(err))
 	}
 	if sequences != "" {
-		return outbox.Permanent(fmt.Errorf("this role may not draw numbers for table %s: as its owner run: GRANT USAGE ON SEQUENCE %s TO %s",
-			table, sequences, pgx.Identifier{p.source.conn.User}.Sanitize()))
+		return outbox.Permanent(fmt.Errorf("this role may not draw numbers for table %s: as its owner run: "+
+			"GRANT USAGE ON SEQUENCE %s TO %s", table, sequences, pgx.Identifier{p.source.conn.User}.Sanitize()))
 	}
 	return nil
 }

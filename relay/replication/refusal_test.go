@@ -28,6 +28,9 @@ func refused(t *testing.T, s *Source, want string, words ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	if err := s.Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a probe finds %v, want %q", err, want)
+	}
 	session, err := s.Acquire(ctx)
 	if err == nil {
 		_ = session.Close(ctx)

@@ -95,12 +95,16 @@ func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication str
 	return names.Slot, names.Publication
 }
 
-// purge deletes delivered rows of the tables that ask for it, until ctx ends.
-func (u *unit) purge(ctx context.Context, c config.Destination) {
+func (u *unit) newPurge(c config.Destination) (*mapped.Purge, error) {
 	_, m := c.Source.Resolve()
 	cfg := c.Source.Purge.Config()
 	cfg.Logger = u.logger
-	p, err := mapped.NewPurge(u.conn, m, cfg)
+	return mapped.NewPurge(u.conn, m, cfg)
+}
+
+// purge deletes delivered rows of the tables that ask for it, until ctx ends.
+func (u *unit) purge(ctx context.Context, c config.Destination) {
+	p, err := u.newPurge(c)
 	if err == nil {
 		err = p.Run(ctx)
 	}
