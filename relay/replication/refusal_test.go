@@ -199,31 +199,6 @@ func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
 	}
 }
 
-func TestSlotNamesAreValidAndDiffer(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("long", 30)
-	seen := map[string]string{}
-	for _, at := range [][2]string{
-		{"app", "kafka"}, {"app", "orders-eu"}, {"app", "orders_eu"}, {"app", "Orders_eu"}, {"app", "orders.eu"},
-		{"app", "ordérs"}, {"app", "ordèrs"},
-		{"a_b", "c"}, {"a", "b_c"}, {"App", "kafka"}, {"other", "kafka"},
-		{"app", long}, {"app", long + "x"}, {long, "app"}, {"", ""}, {"", "_"},
-		{"数据", "库"}, {"数", "据库"},
-	} {
-		name := SlotName(at[0], at[1])
-		if !slotName.MatchString(name) {
-			t.Errorf("%q: %q is no name of a slot", at, name)
-		}
-		if other, twice := seen[name]; twice {
-			t.Errorf("%q is the name for %q and %q", name, at, other)
-		}
-		seen[name] = at[0] + "/" + at[1]
-	}
-	if name := SlotName("app", "kafka"); name != "outbox_app_kafka" {
-		t.Errorf("a plain one is %q", name)
-	}
-}
-
 // Slots are the server's, and a destination of another database may have one of the same name.
 func TestASlotOfAnotherDatabaseOrDestinationIsRefusedByName(t *testing.T) {
 	t.Parallel()

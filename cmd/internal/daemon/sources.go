@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // partitioned is a source that wants to know in which partitions the broker puts messages.
@@ -90,7 +91,7 @@ func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication str
 		names = *c.Replication
 	}
 	if names.Slot == "" {
-		names.Slot = replication.SlotName(replication.Database(conn), c.Name)
+		names.Slot = schema.SlotName(replication.Database(conn), c.Name)
 	}
 	return names.Slot, names.Publication
 }
