@@ -409,10 +409,14 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 	if left := d.Held.NextRetry.Sub(r.At).Round(time.Second); left > 0 && left < 24*time.Hour {
 		again = ", the next in " + printed.Span(left)
 	}
-	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
-			orElse(d.Held.LastError, "unknown"),
-			Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"},
-		!since.IsZero() && r.At.Sub(since) > failingAfter
+	f := Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
+		orElse(d.Held.LastError, "unknown"),
+		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
+	if d.Table == nil {
+		f.Advice += "; once it is cured, they are tried at once by:"
+		f.Next = "outbox retry " + shell.Word(d.Name)
+	}
+	return f, !since.IsZero() && r.At.Sub(since) > failingAfter
 }
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {

@@ -18,8 +18,8 @@ type Slot struct {
 	Name string `json:"name"`
 	// Mode is what an operator wants: replication, or snapshot to have the table read.
 	Mode string `json:"mode"`
-	// Position is where the log is settled up to; "" while the table is read. Of a table of its own it is the slot's, 0/0
-	// if that is gone.
+	// Position is where the log is settled up to; "" while the table is read. Of a table of its own it is the slot's,
+	// 0/0 if that is gone.
 	Position string `json:"position,omitempty"`
 	// Status is PostgreSQL's wal_status: reserved, extended, unreserved or lost; "" if there is no slot.
 	Status string `json:"wal_status,omitempty"`
@@ -54,8 +54,8 @@ const awaySQL = `
 		WHERE w.name <> '') n
 	WHERE n.reason IS NOT NULL`
 
-// placesSQL lists the destinations that read the log: those of the outbox, whose position is stored, and those of tables
-// of their own, whose position is the slot's.
+// placesSQL lists the destinations that read the log: those of the outbox, whose position is stored, and those of
+// tables of their own, whose position is the slot's.
 const placesSQL = `
 	SELECT destination, slot, mode, position, lost_at, lost_reason, false AS own FROM outbox.slots
 	UNION ALL SELECT destination, slot, 'replication', NULL, NULL, NULL, true FROM (

@@ -21,8 +21,8 @@ func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding
 		}
 		return '_'
 	}, strings.ToLower(t.Name))
-	// A slot belongs to the whole server, a publication to the database. A destination called like the table has this slot
-	// by default.
+	// A slot belongs to the whole server, a publication to the database. A destination called like the table has this
+	// slot by default.
 	slot, publication := schema.SlotName(database, name), "outbox_"+name
 	publication = publication[:min(len(publication), 63)]
 	f := Finding{
