@@ -433,7 +433,8 @@ func TestARetryWakesTheKeysThatFail(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	state("later", "later")
-	for _, target := range []Target{{Destination: "kafka", Key: "scheduled"}, {Destination: "kafka", Topic: "bills"}, {Destination: "nats"}} {
+	nothing := []Target{{Destination: "kafka", Key: "scheduled"}, {Destination: "kafka", Topic: "bills"}, {Destination: "nats"}}
+	for _, target := range nothing {
 		if _, err := Retry(t.Context(), d.Conn, target, anna); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%v: %v", target, err)
 		}
