@@ -317,8 +317,11 @@ func slotKeeps(_ *Report, d *Destination) (Finding, bool) {
 	} else if d.Slot.Left != nil {
 		text = fmt.Sprintf("and gives it up when %s more are written (max_slot_wal_keep_size)", printed.Bytes(max(*d.Slot.Left, 0)))
 	}
+	lost := "it is read from the table if the slot is lost"
+	if d.Table != nil {
+		lost = "what it has not read is lost with the slot"
+	}
 	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %s of its log for slot %s, %s",
 		printed.Bytes(d.Slot.Kept), d.Slot.Name, text),
-		Advice: "have the destination deliver again; it is read from the table if the slot is lost. If the relay is healthy, look at who " +
-			"else writes that much"}, true
+		Advice: "have the destination deliver again; " + lost + ". If the relay is healthy, look at who else writes that much"}, true
 }

@@ -386,6 +386,12 @@ func slotless(_ *Report, d *Destination) (Finding, bool) {
 	f := Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
 		orElse(d.Slot.Status, "not there any more")),
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
+	if d.Table != nil { // its relay makes none, because a new slot would hide the loss
+		f.Advice = "what was committed since it was last read has to be delivered by a strategy that reads the table; then, and after " +
+			"dropping a lost slot, make it again:"
+		f.Next = "outbox migrate sources --apply"
+		return f, true
+	}
 	if !slices.ContainsFunc(d.Groups, func(g Group) bool { return !g.Live || g.State == "broken" || g.State == stoppedState }) {
 		f.State, f.Next = StateAtRisk, ""
 		f.Advice = "its relay notices when the stream ends, makes another one, and delivers from the table meanwhile"
@@ -403,10 +409,14 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 	if left := d.Held.NextRetry.Sub(r.At).Round(time.Second); left > 0 && left < 24*time.Hour {
 		again = ", the next in " + printed.Span(left)
 	}
-	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
-			orElse(d.Held.LastError, "unknown"),
-			Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"},
-		!since.IsZero() && r.At.Sub(since) > failingAfter
+	f := Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
+		orElse(d.Held.LastError, "unknown"),
+		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
+	if d.Table == nil {
+		f.Advice += "; once it is cured, they are tried at once by:"
+		f.Next = "outbox retry " + shell.Word(d.Name)
+	}
+	return f, !since.IsZero() && r.At.Sub(since) > failingAfter
 }
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {

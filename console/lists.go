@@ -402,6 +402,8 @@ func (v *view) keys() any {
 			acts = list{v.button("dead requeue", "Try again…", of...), v.button("dead discard", "Discard…", of...)}
 		} else if l.Error == "" {
 			why = "paused, or not yet to be delivered"
+		} else {
+			acts = append(list{v.button("retry", "Try now…", "destination", l.Destination, "key", l.Lane)}, acts...)
 		}
 		lane := any(foreign(l.Lane, 80))
 		if !l.MessageID.IsZero() { // the first that waits

@@ -29,7 +29,7 @@ func All() []Verb {
 		destinationsList(), destinationsMove(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
 		holds(), relays(), retention(), audit(),
-		pause(), resume(), throttle(), controls(),
+		pause(), resume(), throttle(), controls(), retry(),
 		rebase(), handover(),
 	}
 }

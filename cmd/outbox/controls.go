@@ -28,6 +28,20 @@ func resumed() view {
 	}), nil, func(*verbs.Resume, []admin.Control) (string, bool) { return "", true })
 }
 
+func retried() view {
+	return asks(shows(func(a *app, _ *verbs.Retry, r admin.Retried) error {
+		more := ""
+		if r.More {
+			more = "; there may be more: run it again"
+		}
+		_, err := fmt.Fprintf(a.stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
+			clean(r.Destination), more)
+		return err
+	}), nil, func(_ *verbs.Retry, r admin.Retried) (string, bool) {
+		return fmt.Sprintf("Try %d keys of %s again at once?", r.Keys, clean(r.Target.String())), true
+	})
+}
+
 func throttled() view {
 	return asks(shows(func(a *app, _ *verbs.Throttle, c admin.Control) error {
 		text := fmt.Sprintf("%s gets at most %v messages a second %s", clean(c.Destination), c.Rate, untilText(c))

@@ -235,6 +235,7 @@ func views() map[string]view {
 		"resume":            resumed(),
 		"throttle":          throttled(),
 		"controls":          shows(listControls),
+		"retry":             retried(),
 		"rebase":            rebased(),
 		"handover":          handedOver(),
 	}

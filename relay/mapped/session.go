@@ -77,6 +77,25 @@ func (s *session) watched(keep func(ctx context.Context, conn *pgx.Conn) error) 
 	}
 }
 
+// prepare makes the statements by which a strategy that marks rows reads and marks them, for sessions and for Probe. It
+// returns those of reservations, nil for a strategy without.
+func (s *session) prepare() (c *claims) {
+	src, least := s.source, minPage
+	scan, fence, logger := s.table.scanSQL, "", src.cfg.Logger
+	switch src.strategy {
+	case mapping.SkipLocked:
+		scan, least = s.table.lockSQL, minLockedPage
+	case mapping.Lease:
+		c = newClaims(s.table, src.owner, src.cfg.Lease)
+		scan, fence, least = c.take, c.fence, minClaimedPage
+		logger = logger.With("relay", src.owner)
+	}
+	s.marks = newStatements(s.table, false, src.strategy == mapping.SkipLocked, fence, &src.receipts, logger)
+	s.reader = s.newReader(src.cfg.PageBytes, scan)
+	s.reader.page.least, s.reader.claims = least, src.strategy != mapping.Advisory
+	return c
+}
+
 // locks notes the processes of the session's own connections.
 func (s *session) locks() { s.own = []uint32{dial.PID(s.conn), dial.PID(s.reading)} }
 

@@ -45,10 +45,8 @@ func newSkipLocked(x *session) relay.Session {
 	cfg := &x.source.cfg
 	s := &skipLockedSession{session: x, freed: make(chan struct{}, 1), broken: make(chan struct{})}
 	s.strategy = s
-	s.marks = newStatements(s.table, false, true, "", &s.source.receipts, cfg.Logger)
+	s.prepare()
 	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
-	s.reader = s.newReader(cfg.PageBytes, s.table.lockSQL)
-	s.reader.page.least, s.reader.claims = minLockedPage, true
 	s.listener = s.source.listen()
 	s.pace = pace{cfg: cfg, broken: s.broken, heard: s.listener.heard}
 	s.adopt(s.conn)

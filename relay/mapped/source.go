@@ -70,7 +70,8 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 	}
 	if cfg.Destination != "" {
 		s.states = states.NewTable(conn, s.owner, states.Table{
-			Groups: s.cfg.Groups, Session: dial.ApplicationName("outbox relay " + s.owner), Strategy: s.strategy, Mapping: m,
+			Groups: s.cfg.Groups, Session: dial.ApplicationName("outbox relay " + s.owner),
+			Strategy: s.strategy, Slot: s.cfg.Slot, Mapping: m,
 			Account: func(ahead time.Duration) any { return s.Account().Shifted(ahead) },
 		}, s.cfg.Logger)
 	}

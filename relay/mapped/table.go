@@ -70,7 +70,11 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	}
 	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
-		if t.dead, err = readTable(ctx, conn, m.Failure.DeadTable); err != nil {
+		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
+		if errors.Is(err, mapping.ErrMapping) {
+			err = outbox.Permanent(fmt.Errorf("the table of dead letters: %w; if it is missing, run: outbox migrate sources --apply", err))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
