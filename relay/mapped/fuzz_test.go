@@ -22,7 +22,7 @@ import (
 
 // What the bytes of a fuzzer's input choose from.
 var (
-	fuzzTypes     = append(slices.Sorted(maps.Keys(samples)), varying...) // of the header
+	fuzzTypes     = append(slices.Sorted(maps.Keys(samples)), varying...) // pick the header
 	fuzzPayloads  = []string{"text", "bytea", "json", "jsonb", "varchar(2000)", "raw"}
 	fuzzKeys      = []string{"text", "bytea", "bigint", "uuid", "char(9)", "mood", "varchar(40)", "fixed", "raw"}
 	fuzzTimes     = []string{"timestamptz", "timestamp", "timestamp(0)", "instant", "timestamptz(2)"}
@@ -33,14 +33,14 @@ var (
 		"client_encoding = 'LATIN1'", "client_min_messages = error", "transform_null_equals = on"})
 )
 
-func of[T any](list []T, shape []byte, at int) T {
+func pick[T any](list []T, shape []byte, at int) T {
 	if at >= len(shape) {
 		return list[0]
 	}
 	return list[int(shape[at])%len(list)]
 }
 
-// fuzzShape is the input by which [of] chooses these.
+// fuzzShape is the input by which [pick] chooses these.
 func fuzzShape(header, payload, key, at, zone, encoding, way string, settings byte) []byte {
 	i := func(list []string, s string) byte { return byte(max(slices.Index(list, s), 0)) }
 	return []byte{i(fuzzTypes, header), i(fuzzPayloads, payload), i(fuzzKeys, key), i(fuzzTimes, at), i(fuzzZones, zone),
@@ -86,8 +86,8 @@ func FuzzAMessageIsTheSameByEachWay(f *testing.F) {
 			return
 		}
 		x := &fuzzed{T: t, types: [4]string{
-			of(fuzzTypes, shape, 0), of(fuzzPayloads, shape, 1), of(fuzzKeys, shape, 2), of(fuzzTimes, shape, 3)},
-			zone: of(fuzzZones, shape, 4), way: of(fuzzWays, shape, 6), encoding: of(fuzzEncodings, shape, 5)}
+			pick(fuzzTypes, shape, 0), pick(fuzzPayloads, shape, 1), pick(fuzzKeys, shape, 2), pick(fuzzTimes, shape, 3)},
+			zone: pick(fuzzZones, shape, 4), way: pick(fuzzWays, shape, 6), encoding: pick(fuzzEncodings, shape, 5)}
 		for i, s := range fuzzSettings {
 			if at := 7 + i/8; at < len(shape) && shape[at]>>(i%8)&1 > 0 {
 				x.settings = append(x.settings, s)
@@ -147,7 +147,7 @@ func (x *fuzzed) room() *fuzzRoom {
 // fuzzed is an input.
 type fuzzed struct {
 	*testing.T
-	types               [4]string // of header, payload, key, created_at
+	types               [4]string // pick header, payload, key, created_at
 	zone, encoding, way string
 	settings            []string
 	*fuzzRoom

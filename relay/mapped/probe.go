@@ -197,7 +197,7 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s%s: %w", o.what, of(marks), err)
+			return fmt.Errorf("%s%s: %w", o.what, rowOf(marks), err)
 		}
 	}
 	if len(marks) == 0 {
@@ -206,8 +206,8 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 	return nil
 }
 
-// of names the row of an error: another one may be accepted.
-func of(marks []mark) string {
+// rowOf names the row of an error: another one may be accepted.
+func rowOf(marks []mark) string {
 	if len(marks) == 0 {
 		return ""
 	}

@@ -3,6 +3,7 @@ package mapped
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -268,26 +269,34 @@ func TestEveryPresetIsProbed(t *testing.T) {
 		t.Run(preset.Name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.New(t)
-			presetTable(db, preset, "bigserial", "timestamptz")
+			m, _ := matrixMapping(preset, preset.Strategy)
+			table := newMatrixTable(preset, m, 0)
+			db.Exec(matrixDDL + "; " + table.ddl())
 			role := "relay_" + db.Config().Database
 			db.Exec("CREATE ROLE " + role + " LOGIN")
 			t.Cleanup(func() { database{db}.drop(role) })
 			conn := db.Config()
 			conn.User = role
-			source, err := Open(preset.Strategy, conn, preset.Mapping, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})
+			source, err := Open(preset.Strategy, conn, m, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := source.Probe(t.Context()); err == nil {
 				t.Error("a role without a right is well")
 			}
-			db.Exec(preset.Mapping.GrantsSQL(preset.Strategy, role))
+			db.Exec(m.GrantsSQL(preset.Strategy, role))
 			for n := range 2 {
 				untried, err := source.Probe(t.Context())
 				if err != nil || (untried == "") != (n == 1) {
 					t.Errorf("with %d rows: %q, %v", n, untried, err)
 				}
-				presetRow(db, preset, n+1, "now()")
+				values, _ := table.values(n+1, "k1", "a", "")
+				columns := slices.Sorted(maps.Keys(values))
+				list := make([]string, len(columns))
+				for i, column := range columns {
+					list[i] = values[column]
+				}
+				db.Exec("INSERT INTO " + m.Table + ` ("` + strings.Join(columns, `", "`) + `") VALUES (` + strings.Join(list, ", ") + ")")
 			}
 			s := acquired(t, source)
 			ds := read(t, s, 2)
