@@ -117,7 +117,7 @@ func TestAnAnswerToAnotherStatementIsAnError(t *testing.T) {
 			backend.Send(&pgproto3.AuthenticationOk{})
 			for ; err == nil; _, err = backend.Receive() {
 				backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
-				err = backend.Flush()
+				_ = backend.Flush()
 				backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("BEGIN")})
 			}
 		}()
