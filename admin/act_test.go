@@ -403,3 +403,55 @@ func TestADestinationIsNotDroppedWhileTheRelayThatHadItIsFrozen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Only what has failed and waits for its time is made due.
+func TestARetryWakesTheKeysThatFail(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "10 minutes")
+	hold := func(lane, retryAt, failed string) {
+		d.exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, key, topic, shard, payload, created_at, attempts, retry_at, error)
+			SELECT 'kafka', $1, nextval('outbox.messages_id_seq'), gen_random_uuid(), $1, 'orders', 0, 'x', now(), 3, `+retryAt+`, `+failed, lane)
+	}
+	const later = `now() + interval '1 hour'`
+	hold("a", later, `'no'`)
+	hold("a", "NULL", "NULL")
+	hold("b", later, `'no'`)
+	hold("blocked", `'infinity'`, `'no'`)
+	hold("due", `now() - interval '1 second'`, `'no'`)
+	hold("scheduled", later, "NULL")
+	state := func(a, b string) {
+		t.Helper()
+		want := []string{"a 1 " + a + " 3", "a 2 waits 3", "b 3 " + b + " 3", "blocked 4 blocked 3", "due 5 due 3", "scheduled 6 later 3"}
+		if got := d.holds("kafka"); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	preview := anna
+	preview.DryRun = true
+	if out, err := Retry(t.Context(), d.Conn, Target{Destination: "kafka"}, preview); err != nil || out.Keys != 2 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	state("later", "later")
+	nothing := []Target{{Destination: "kafka", Key: "scheduled"}, {Destination: "kafka", Topic: "bills"}, {Destination: "nats"}}
+	for _, target := range nothing {
+		if _, err := Retry(t.Context(), d.Conn, target, anna); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%v: %v", target, err)
+		}
+	}
+	if out, err := Retry(t.Context(), d.Conn, Target{Destination: "kafka", Key: "a"}, anna); err != nil || out.Keys != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	state("due", "later")
+	if out, err := Retry(t.Context(), d.Conn, Target{Destination: "kafka", Topic: "orders"}, anna); err != nil || out.Keys != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	state("due", "due")
+	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Verb: "retry"}); err != nil || len(list) != 2 || list[0].Reason != anna.Reason {
+		t.Errorf("%+v, %v", list, err)
+	}
+	d.table("")
+	if _, err := Retry(t.Context(), d.Conn, Target{Destination: "shop"}, anna); err == nil || !strings.Contains(err.Error(), "in memory") {
+		t.Errorf("of a table of its own: %v", err)
+	}
+}

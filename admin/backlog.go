@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/headers"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -25,9 +26,9 @@ type Count struct {
 
 func (c Count) String() string {
 	if c.Estimated {
-		return fmt.Sprintf("~%d", c.N)
+		return "~" + printed.Number(c.N)
 	}
-	return fmt.Sprint(c.N)
+	return printed.Number(c.N)
 }
 
 func (c Count) plus(d Count) Count { return Count{c.N + d.N, c.Estimated || d.Estimated} }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
@@ -151,7 +152,7 @@ func (t OpenTransaction) who(at time.Time) string {
 	}
 	text += orElse(t.State, "state unknown")
 	if !t.Since.IsZero() {
-		text += fmt.Sprintf(", open for %v", at.Sub(t.Since).Round(time.Second))
+		text += fmt.Sprintf(", open for %s", printed.Span(at.Sub(t.Since)))
 	}
 	if t.Query != "" && t.Query != "<insufficient privilege>" {
 		text += ", statement: " + t.Query
@@ -289,8 +290,8 @@ func clockOff(r *Report, d *Destination) (Finding, bool) {
 		if relay.ClockAhead < 0 {
 			side = "behind"
 		}
-		return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the clock of %s on host %s is %v %s the database's", relay.Name, relay.Host,
-			relay.ClockAhead.Abs().Round(time.Second), side),
+		return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the clock of %s on host %s is %s %s the database's", relay.Name, relay.Host,
+			printed.Span(relay.ClockAhead.Abs()), side),
 			Advice: "find out which of both is wrong, and have it set by NTP; order and leases don't depend on it, but " +
 				"logins, signatures, " +
 				"certificates, delivery times and ages do. On the machine that is wrong", Next: "timedatectl set-ntp true"}, true
@@ -314,10 +315,13 @@ func slotKeeps(_ *Report, d *Destination) (Finding, bool) {
 	if d.Slot.Status == "unreserved" {
 		text = "and the server will give it up soon"
 	} else if d.Slot.Left != nil {
-		text = fmt.Sprintf("and gives it up when %d MiB more are written (max_slot_wal_keep_size)", max(*d.Slot.Left, 0)>>20)
+		text = fmt.Sprintf("and gives it up when %s more are written (max_slot_wal_keep_size)", printed.Bytes(max(*d.Slot.Left, 0)))
 	}
-	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %d MiB of its log for slot %s, %s",
-		d.Slot.Kept>>20, d.Slot.Name, text),
-		Advice: "have the destination deliver again; it is read from the table if the slot is lost. If the relay is healthy, look at who " +
-			"else writes that much"}, true
+	lost := "it is read from the table if the slot is lost"
+	if d.Table != nil {
+		lost = "what it has not read is lost with the slot"
+	}
+	return Finding{State: StateAtRisk, Cause: fmt.Sprintf("the server keeps %s of its log for slot %s, %s",
+		printed.Bytes(d.Slot.Kept), d.Slot.Name, text),
+		Advice: "have the destination deliver again; " + lost + ". If the relay is healthy, look at who else writes that much"}, true
 }

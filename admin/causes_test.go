@@ -123,7 +123,7 @@ var causeCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.relays("relay-1", "relay-2")
 		d.exec(`UPDATE outbox.relays SET clock_ahead = '-1 hour'`)
-	}, StateAtRisk, "at risk: kafka: the clock of relay-1 on host h is 1h0m0s behind the database's", "timedatectl set-ntp true"},
+	}, StateAtRisk, "at risk: kafka: the clock of relay-1 on host h is 1h behind the database's", "timedatectl set-ntp true"},
 	{"somebody dropped an index", "an index is missing", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`DROP INDEX outbox.messages_xid_id`)
@@ -153,7 +153,7 @@ func TestASlotThatKeepsMuchOfTheLogIsNamed(t *testing.T) {
 	for status, want := range map[string]State{"reserved": StateIdle, "extended": StateAtRisk, "unreserved": StateAtRisk} {
 		r.Destinations[0].Slot = &Slot{Name: "s", Mode: "replication", Position: "0/1", Status: status, Kept: 3 << 30}
 		if r.judge(allRules); r.Verdict.State != want || want == StateAtRisk &&
-			!strings.Contains(r.Verdict.Cause, "3072 MiB of its log for slot s") {
+			!strings.Contains(r.Verdict.Cause, "3 GiB of its log for slot s") {
 			t.Errorf("%s: %q", status, r.Verdict)
 		}
 		if r.judge(allRules.without("the server keeps much of the log")); r.Verdict.State != StateIdle {

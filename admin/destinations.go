@@ -63,7 +63,7 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 			table string
 			n     *int64
 		}{{"outbox.cursors", &out.Cursors}, {"outbox.holds", &out.Holds}, {"outbox.dead_letters", &out.DeadLetters},
-			{"outbox.tables", &out.Tables}, {"outbox.tables_acknowledged", new(int64)}} {
+			{"outbox.tables", &out.Tables}, {"outbox.tables_acknowledged", new(int64)}, {"outbox.brokers", new(int64)}} {
 			tag, err := tx.Exec(ctx, `DELETE FROM `+t.table+` WHERE destination = $1`, name)
 			if err != nil {
 				return err

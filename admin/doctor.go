@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
@@ -201,8 +202,8 @@ func examineClock(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	}
 	if apart := theirs.Sub(before.Add(time.Since(before) / 2)); apart.Abs() > clockApart {
 		e.advise("clock", WeightRisk, "on the machine that is wrong:", "timedatectl set-ntp true",
-			"the database's clock differs from this machine's by %v",
-			apart.Abs().Round(time.Second))
+			"the database's clock differs from this machine's by %s",
+			printed.Span(apart.Abs()))
 	}
 	return nil
 }
@@ -246,24 +247,29 @@ func examineIndexes(ctx context.Context, tx pgx.Tx, e *Examination) error {
 func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	rows, err := tx.Query(ctx, `SELECT slot_name::text, coalesce(wal_status, ''),
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, 0)::bigint,
-		slot_name IN (SELECT slot FROM outbox.slots)
-		FROM pg_replication_slots WHERE NOT active ORDER BY 1`)
+		p.own
+		FROM pg_replication_slots LEFT JOIN (SELECT slot, bool_or(own) AS own FROM (`+placesSQL+`) p GROUP BY slot) p ON p.slot = slot_name
+		WHERE NOT active ORDER BY 1`)
 	if err != nil {
 		return err
 	}
 	var name, status string
 	var kept int64
-	var ours bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &status, &kept, &ours}, func() error {
+	var own *bool // nil: of another program
+	_, err = pgx.ForEachRow(rows, []any{&name, &status, &kept, &own}, func() error {
 		switch {
-		case status == "lost" && ours:
+		case status == "lost" && own != nil && *own:
+			e.advise("slot", WeightFault, "deliver what was committed meanwhile by a strategy that reads the table; then drop the slot:",
+				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+"); -- and then: outbox migrate sources --apply",
+				"slot %s is lost, by which a table of its own was read", name)
+		case status == "lost" && own != nil:
 			e.add("slot", WeightFault, "outbox relay",
 				"slot %s is lost: its relay makes another one, and delivers from the table meanwhile", name)
 		case kept > 1<<30:
 			e.advise("slot", WeightRisk,
 				"start its reader; only if that is gone for good, drop the slot, which gives up what it has not read:",
 				"SELECT pg_drop_replication_slot("+schema.QuoteLiteral(name)+")",
-				"slot %s has no reader, and the server keeps %d MiB of its log for it", name, kept>>20)
+				"slot %s has no reader, and the server keeps %s of its log for it", name, printed.Bytes(kept))
 		}
 		return nil
 	})

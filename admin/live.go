@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Live is what a relay knows of its own work on a shard group, without asking the database.
@@ -31,7 +33,7 @@ func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	case r.At.IsZero():
 		now.unread = "the database could not be read: " + err.Error()
 	case age > ReadWithin:
-		now.unread = fmt.Sprintf("the database has not been read for %v", age.Round(time.Second))
+		now.unread = fmt.Sprintf("the database has not been read for %s", printed.Span(age))
 		if err != nil {
 			now.unread += ": " + err.Error()
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -39,6 +40,7 @@ var allRules = rules{
 		{"a transaction has locked what the relay needs", heldUp},
 		{"the relay's role lacks a right", powerless},
 		{"commits wait for a standby", unreplicated},
+		{"the relay has another broker", otherBroker},
 		{"the relay gave up", stopped},
 		{"no relay has the lease", unowned},
 		{"the broker does not answer", stalled},
@@ -60,6 +62,7 @@ var allRules = rules{
 		{"a strategy waits for a transaction", stuckBehind},
 		{"there are new dead letters", dead},
 		{"an operator has paused it", paused},
+		{"a relay beside has another broker", otherBrokerBeside},
 		{"a clock is wrong", clockOff},
 		{"an index is missing", unindexed},
 		{"the server keeps much of the log", slotKeeps},
@@ -125,10 +128,10 @@ func (r *Report) unselectedBy() (f Finding, ok bool) {
 	}
 	u := r.Unselected[0]
 	f = Finding{State: StateAtRisk, Since: u.First, Cause: fmt.Sprintf("%s of topic %q, which no destination selects: nobody gets them",
-		plural(u.Messages, "message is", "messages are"), u.Topic),
+		printed.Many(u.Messages, "message is", "messages are"), u.Topic),
 		Advice: "add the topic to a destination's topics or filter, or drop it by a rule to say that this is meant"}
 	if more := len(r.Unselected) - 1; more > 0 {
-		f.Cause += fmt.Sprintf("; there are %s", plural(int64(more), "more such topic", "more such topics"))
+		f.Cause += fmt.Sprintf("; there are %s", printed.Many(more, "more such topic", "more such topics"))
 	}
 	return f, true
 }
@@ -200,14 +203,14 @@ func calm(r *Report, d *Destination) Finding {
 }
 
 func heldText(d *Destination) string {
-	return fmt.Sprintf("%v held in %s", d.Held.Messages, plural(d.Held.Lanes, "lane", "lanes"))
+	return fmt.Sprintf("%v held in %s", d.Held.Messages, printed.Many(d.Held.Lanes, "lane", "lanes"))
 }
 
 // heldFor tells why messages are held that have not failed, and until when.
 func heldFor(r *Report, d *Destination) string {
 	text := heldText(d)
 	if d.Held.Delayed > 0 {
-		text += ", " + plural(d.Held.Delayed, "lane", "lanes") + " for a delivery time"
+		text += ", " + printed.Many(d.Held.Delayed, "lane", "lanes") + " for a delivery time"
 	}
 	if d.Held.NextRetry.After(r.At) {
 		text += ", the next due at " + d.Held.NextRetry.UTC().Format(time.RFC3339)
@@ -267,13 +270,13 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 		f.Cause += fmt.Sprintf(": the role %s of %s %s", r.Relays[at].User, g.Owner, r.Relays[at].Barred)
 		f.Advice = "let the role log in, or give the relay another one; it goes on by itself if it still runs, otherwise start it again"
 	case runs:
-		f.Cause += fmt.Sprintf(": %s had the lease until %v ago", g.Owner, away.Round(time.Second))
+		f.Cause += fmt.Sprintf(": %s had the lease until %s ago", g.Owner, printed.Span(away))
 		f.Advice, f.Next = "the log of "+g.Owner+" says why", ""
 	case g.Owner != "" && away < 0:
 		f.Since = time.Time{}
 		f.Cause += fmt.Sprintf(": %s %s, and then the clock was set back", g.Owner, what)
 	case g.Owner != "":
-		f.Cause += fmt.Sprintf(": %s %s %v ago", g.Owner, what, away.Round(time.Second))
+		f.Cause += fmt.Sprintf(": %s %s %s ago", g.Owner, what, printed.Span(away))
 	}
 	if g.LastError != "" && g.State != "flowing" {
 		f.Cause += "; its last error: " + g.LastError
@@ -383,6 +386,12 @@ func slotless(_ *Report, d *Destination) (Finding, bool) {
 	f := Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
 		orElse(d.Slot.Status, "not there any more")),
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
+	if d.Table != nil { // its relay makes none, because a new slot would hide the loss
+		f.Advice = "what was committed since it was last read has to be delivered by a strategy that reads the table; then, and after " +
+			"dropping a lost slot, make it again:"
+		f.Next = "outbox migrate sources --apply"
+		return f, true
+	}
 	if !slices.ContainsFunc(d.Groups, func(g Group) bool { return !g.Live || g.State == "broken" || g.State == stoppedState }) {
 		f.State, f.Next = StateAtRisk, ""
 		f.Advice = "its relay notices when the stream ends, makes another one, and delivers from the table meanwhile"
@@ -398,17 +407,21 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 	since := d.Held.FailingSince
 	again := ""
 	if left := d.Held.NextRetry.Sub(r.At).Round(time.Second); left > 0 && left < 24*time.Hour {
-		again = fmt.Sprintf(", the next in %v", left)
+		again = ", the next in " + printed.Span(left)
 	}
-	return Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
-			orElse(d.Held.LastError, "unknown"),
-			Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"},
-		!since.IsZero() && r.At.Sub(since) > failingAfter
+	f := Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
+		orElse(d.Held.LastError, "unknown"),
+		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
+	if d.Table == nil {
+		f.Advice += "; once it is cured, they are tried at once by:"
+		f.Next = "outbox retry " + shell.Word(d.Name)
+	}
+	return f, !since.IsZero() && r.At.Sub(since) > failingAfter
 }
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {
 	f := Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
-		plural(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
+		printed.Many(d.Held.Blocked, "lane is held", "lanes are held"), orElse(d.Held.LastError, "unknown")),
 		Advice: "cure the cause, and have them tried again", Next: d.letters() + "requeue --blocked --destination " +
 			shell.Word(d.Name)}
 	if d.Table != nil && d.Table.RelayAlone { // no column tells which they are
@@ -450,8 +463,8 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		return Finding{}, false
 	}
 	f := Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
-		Cause: fmt.Sprintf("%v pending and %v held, the oldest for %v; it may be %v",
-			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+		Cause: fmt.Sprintf("%v pending and %v held, the oldest for %s; it may be %s",
+			d.Pending, d.Held.Messages, printed.Span(waits), printed.Span(d.LagObjective)),
 		Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"}
 	switch c := d.throttleOf(); {
 	case c != nil:
@@ -481,8 +494,8 @@ func forgotten(r *Report, d *Destination) (Finding, bool) {
 		since = c.Since
 	}
 	return Finding{State: StateLagging, Since: since, Halted: r.At.Sub(c.Since) > haltedAfter,
-		Cause: fmt.Sprintf("nothing is delivered, %v pending and %v held, the oldest for %v; it may be %v: the pause has no end",
-			d.Pending, d.Held.Messages, waits.Round(time.Second), d.LagObjective),
+		Cause: fmt.Sprintf("nothing is delivered, %v pending and %v held, the oldest for %s; it may be %s: the pause has no end",
+			d.Pending, d.Held.Messages, printed.Span(waits), printed.Span(d.LagObjective)),
 		Advice: "if it has to last, give it an end (outbox pause " + shell.Word(d.Name) + " --for 2h); otherwise",
 		Next:   "outbox resume " + c.arguments()}, true
 }
@@ -509,10 +522,10 @@ func passedOver(r *Report, d *Destination) (Finding, bool) {
 	if t == nil || t.Passed.N == 0 {
 		return Finding{}, false
 	}
-	ago := r.At.Sub(t.PassedSince).Round(time.Second)
-	what := fmt.Sprintf("%v of the newest rows of table %s, the oldest from %v ago, do", t.Passed, t.Name, ago)
+	ago := printed.Span(r.At.Sub(t.PassedSince))
+	what := fmt.Sprintf("%v of the newest rows of table %s, the oldest from %s ago, do", t.Passed, t.Name, ago)
 	if t.Passed.N == 1 {
-		what = fmt.Sprintf("a row of table %s, from %v ago, does", t.Name, ago)
+		what = fmt.Sprintf("a row of table %s, from %s ago, does", t.Name, ago)
 	}
 	return Finding{State: StateAtRisk, Since: t.PassedSince.Add(d.LagObjective),
 		Cause: what + " not wait by the mapping (done), and no relay has delivered anything since they were written",

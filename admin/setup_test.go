@@ -74,6 +74,13 @@ func (d *database) cursor(destination, lease string) {
 		SELECT $1, 0, 1, system_identifier, 'relay-1', 3, clock_timestamp() + $2::text::interval, '1 hour' FROM pg_control_system()`, destination, lease)
 }
 
+// refused notes that relay-2 has another broker than the destination.
+func (d *database) refused(destination string) {
+	d.t.Helper()
+	d.exec(`INSERT INTO outbox.brokers (destination, identity, relay, refused, refused_by, refused_at)
+		VALUES ($1, '{cluster a,host a:1}', 'relay-1', '{cluster b}', 'relay-2', clock_timestamp())`, destination)
+}
+
 func (d *database) write(n int) {
 	d.t.Helper()
 	d.exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 'orders', 'k' || i, 'x' FROM generate_series(1, $1) i`, n)

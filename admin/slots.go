@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -17,7 +18,8 @@ type Slot struct {
 	Name string `json:"name"`
 	// Mode is what an operator wants: replication, or snapshot to have the table read.
 	Mode string `json:"mode"`
-	// Position is where the log is settled up to; "" while the table is read.
+	// Position is where the log is settled up to; "" while the table is read. Of a table of its own it is the slot's,
+	// 0/0 if that is gone.
 	Position string `json:"position,omitempty"`
 	// Status is PostgreSQL's wal_status: reserved, extended, unreserved or lost; "" if there is no slot.
 	Status string `json:"wal_status,omitempty"`
@@ -52,13 +54,21 @@ const awaySQL = `
 		WHERE w.name <> '') n
 	WHERE n.reason IS NOT NULL`
 
+// placesSQL lists the destinations that read the log: those of the outbox, whose position is stored, and those of
+// tables of their own, whose position is the slot's.
+const placesSQL = `
+	SELECT destination, slot, mode, position, lost_at, lost_reason, false AS own FROM outbox.slots
+	UNION ALL SELECT destination, slot, 'replication', NULL, NULL, NULL, true FROM (
+		SELECT DISTINCT ON (destination) destination, slot FROM outbox.tables ORDER BY destination, updated_at DESC) t WHERE slot <> ''`
+
 // readSlots adds the slots of destinations that have one.
 func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, `SELECT p.destination, p.slot, p.mode, coalesce(p.position::text, ''), coalesce(s.wal_status, ''),
+	rows, err := tx.Query(ctx, `SELECT p.destination, p.slot, p.mode,
+		coalesce(CASE WHEN p.own THEN coalesce(s.confirmed_flush_lsn, '0/0') ELSE p.position END::text, ''), coalesce(s.wal_status, ''),
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END, 0)::bigint,
 		s.safe_wal_size, CASE WHEN to_jsonb(s) ->> 'failover' = 'true' THEN coalesce(away.names, '') ELSE '' END, away.since,
 		p.lost_at, coalesce(p.lost_reason, '')
-		FROM outbox.slots p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot, (`+awaySQL+`) away ORDER BY p.destination`)
+		FROM (`+placesSQL+`) p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot, (`+awaySQL+`) away ORDER BY p.destination`)
 	if err != nil {
 		return err
 	}
@@ -146,7 +156,7 @@ func unreplicated(r *Report, _ *Destination, _ *Group) (Finding, bool) {
 	u := r.Unreplicated
 	return Finding{State: StateBroken,
 		Cause: fmt.Sprintf("%s for a synchronous standby that does not answer (synchronous_standby_names = '%s')",
-			plural(u.Sessions, "commit waits", "commits wait"), u.Names),
+			printed.Many(u.Sessions, "commit waits", "commits wait"), u.Names),
 		Advice: "start that standby again, or take it out of synchronous_standby_names (ALTER SYSTEM SET, then SELECT pg_reload_conf()), " +
 			"after which a failover to it can lose what was committed"}, u.Sessions > 0
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,4 +156,31 @@ func TestCommitsThatWaitForAStandbyAreNamedByTheVerdict(t *testing.T) {
 		t.Error(err)
 	}
 	d.says("", StateFlowing, "", "")
+}
+
+// With a slot of a table of its own, what was not read is lost.
+func TestALostSlotOfATableIsToldWithWhatIsLost(t *testing.T) {
+	t.Parallel()
+	d := setAlone(t)
+	d.table("")
+	d.exec("SELECT pg_create_logical_replication_slot('shops', 'pgoutput')")
+	d.exec(`UPDATE outbox.tables SET strategy = 'replication', slot = 'shops', mapping = mapping - 'Done'`)
+	d.says("", StateIdle, "", "")
+	d.configure("max_slot_wal_keep_size", "1MB")
+	for d.status().destination("shop").Slot.Status != "lost" {
+		d.exec("CREATE TABLE more AS SELECT repeat('x', 1000) FROM generate_series(1, 20000); DROP TABLE more")
+		d.exec("SELECT pg_switch_wal()")
+		d.exec("CHECKPOINT")
+	}
+	d.says("the replication slot is gone", StateBroken, "replication slot shops is lost", "by a strategy that reads the table")
+	e, err := Examine(t.Context(), d.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(e.Symptoms, func(s Symptom) bool {
+		return s.About == "slot" && s.Weight == WeightFault && strings.Contains(s.Repair, "pg_drop_replication_slot('shops')") &&
+			strings.Contains(s.Repair, "migrate sources")
+	}) {
+		t.Errorf("the doctor finds %+v", e.Symptoms)
+	}
 }

@@ -96,6 +96,9 @@ type Destination struct {
 	// lane of its own.
 	Table *Table `json:"table,omitempty"`
 
+	// Broker is nil for a destination whose broker isn't known.
+	Broker *Broker `json:"broker,omitempty"`
+
 	// Slot is nil for a destination that has never been read by the write-ahead log.
 	Slot *Slot `json:"replication,omitempty"`
 }
@@ -347,6 +350,9 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		return err
 	}
 	if err := r.readTables(ctx, tx, own); err != nil {
+		return err
+	}
+	if err := r.readBrokers(ctx, tx); err != nil {
 		return err
 	}
 	controls, err := readControls(ctx, tx, "")

@@ -201,7 +201,7 @@ func TestARelayAnswersForItsOwnDestinations(t *testing.T) {
 		sentence string
 	}{
 		{[]string{"a"}, StateIdle, "idle"},
-		{[]string{"a", "b"}, StateNoRelay, "no relay for 1m0s: b: no live relay"},
+		{[]string{"a", "b"}, StateNoRelay, "no relay for 1m: b: no live relay"},
 		{[]string{"a", "new"}, StateNoRelay, "no relay: new: no relay has worked"},
 	} {
 		v, each := r.On(c.names)

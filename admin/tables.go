@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -77,14 +78,18 @@ type tableRow struct {
 	settings Settings
 }
 
-// readTables adds the destinations that read tables of their own. A relay lives while it has a session: relays of such
-// tables have no leases that others could see. Of several relays those that live count, or else the one that was last
-// heard of.
+// betweenSessions is longer than a relay pauses after a session that has failed; it writes each failure.
+const betweenSessions = "75 s"
+
+// readTables adds the destinations that read tables of their own. A relay lives while it has a session, or pauses
+// after one that has failed: relays of such tables have no leases that others could see. Of several relays those that
+// live count, or else the one that was last heard of.
 func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) error {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()), account::text, began_at, settings::text
+		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
+		       OR state = 'broken' AND updated_at > clock_timestamp() - interval '`+betweenSessions+`', account::text, began_at, settings::text
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
 	if err == nil {
@@ -321,7 +326,7 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 	}
 	if odd > 0 {
 		untold("whether all rows were delivered", fmt.Sprintf("%s a status that the mapping does not name, such as %q, "+
-			"and no relay delivers such rows", plural(odd, "of the newest rows has", "of the newest rows have"), example))
+			"and no relay delivers such rows", printed.Many(odd, "of the newest rows has", "of the newest rows have"), example))
 	}
 	found := Count{n, n == newestRows}
 	if m.Done.How != "" {

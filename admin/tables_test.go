@@ -35,7 +35,7 @@ func TestAStatusThatTheMappingDoesNotNameIsToldWithoutAnAlarm(t *testing.T) {
 	}
 	d.exec(`INSERT INTO states (created_at, status) VALUES (now() - interval '1 hour', 'new')`)
 	r = d.status()
-	if v := r.Verdict; v.State != StateAtRisk || !strings.Contains(v.Cause, "a row of table states, from 1h0m") {
+	if v := r.Verdict; v.State != StateAtRisk || !strings.Contains(v.Cause, "a row of table states, from 1h ago") {
 		t.Errorf("of a row that came since: %q", v)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
@@ -145,7 +146,7 @@ func (v Verdict) Result() Result { return v.Tone().result() }
 func (v Verdict) Sentence() string {
 	text := v.State.Word()
 	if since := v.At.Sub(v.Since).Round(time.Second); !v.Since.IsZero() && since > 0 {
-		text += " for " + since.String()
+		text += " for " + printed.Span(since)
 	}
 	if v.Destination != "" && v.Cause != "" {
 		text += ": " + v.Destination
@@ -258,13 +259,6 @@ func (e *Examination) OnDatabase(name string) {
 	for i := range e.Symptoms {
 		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
 	}
-}
-
-func plural(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 func orElse(s, other string) string {

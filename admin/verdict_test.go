@@ -27,12 +27,12 @@ var verdictCases = []verdictCase{
 	{"all is delivered", "", func(d *database) { d.cursor("kafka", "1 minute") }, StateIdle, "", ""},
 	{"messages come", "", func(d *database) { d.cursor("kafka", "1 minute"); d.write(3) }, StateFlowing, "", ""},
 	{"the relay died", "no relay has the lease", func(d *database) { d.cursor("kafka", "-1 minute") },
-		StateNoRelay, "no relay for 1m0s: kafka: no live relay: relay-1 vanished 1m", "outbox relay"},
+		StateNoRelay, "no relay for 1m: kafka: no live relay: relay-1 vanished 1m", "outbox relay"},
 	{"the owner is seconds late", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
 		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '4 seconds'`)
-	}, StateNoRelay, "relay-1 vanished 3s ago", "if relay-1 still runs, it does not reach the database: see its log; " +
+	}, StateNoRelay, "relay-1 vanished 3", "if relay-1 still runs, it does not reach the database: see its log; " +
 		"otherwise start it again: outbox relay"},
 	{"the lease ended while the look began", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-1 minute")
@@ -57,11 +57,11 @@ var verdictCases = []verdictCase{
 	{"the broker is down", "the broker does not answer", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stalled', state_since = now() - interval '5 minutes', last_error = 'connection refused'`)
-	}, StateStalled, "stalled for 5m0s: kafka: the broker does not answer: connection refused", "check the broker"},
+	}, StateStalled, "stalled for 5m: kafka: the broker does not answer: connection refused", "check the broker"},
 	{"a relay remembers all that it may", "too much is set aside", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'full', state_since = now() - interval '5 minutes', last_error = '7 keys have messages'`)
-	}, StateStalled, "stalled for 5m0s: kafka: 7 keys have messages", "outbox holds"},
+	}, StateStalled, "stalled for 5m: kafka: 7 keys have messages", "outbox holds"},
 	{"a topic is missing", "a topic takes nothing", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "2000-01-01")
@@ -75,6 +75,22 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'permission denied for table messages (SQLSTATE 42501)'`)
 	}, StateBroken, "permission denied", "the relay's role: outbox migrate grants --apply --relay ROLE"},
+	{"a relay has another broker", "the relay has another broker", func(d *database) {
+		d.cursor("kafka", "-1 seconds")
+		d.exec(`UPDATE outbox.cursors SET state = 'broken', state_since = now() - interval '5 minutes', last_error = 'another one'`)
+		d.refused("kafka")
+	}, StateBroken, "broken for 5m: kafka: relay relay-2 has another broker than this destination and sends nothing to it: " +
+		"it has cluster b, and the destination is delivered to cluster a = host a:1, as relay relay-1 recorded",
+		"only if the destination is to move to that broker: outbox destinations move kafka"},
+	{"a relay has had another broker", "no relay has the lease", func(d *database) {
+		d.cursor("kafka", "-1 minute")
+		d.refused("kafka")
+		d.exec(`UPDATE outbox.brokers SET refused_at = now() - interval '1 minute'`)
+	}, StateNoRelay, "relay-1 vanished 1m", "outbox relay"},
+	{"a relay beside the one that delivers has another broker", "a relay beside has another broker", func(d *database) {
+		d.cursor("kafka", "1 minute")
+		d.refused("kafka")
+	}, StateAtRisk, "relay relay-2 has another broker", "outbox destinations move kafka"},
 	{"the disk is full", "the relay can't work with the database", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', last_error = 'could not extend file (SQLSTATE 53100)'`)
@@ -92,7 +108,7 @@ var verdictCases = []verdictCase{
 	{"the relay gave up", "the relay gave up", func(d *database) {
 		d.cursor("kafka", "-1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused', last_error_at = now() - interval '1 hour'`)
-	}, StateStopped, "stopped for 1h0m0s: kafka: the relay gave up: message refused", "outbox relay"},
+	}, StateStopped, "stopped for 1h: kafka: the relay gave up: message refused", "outbox relay"},
 	{"a lane is blocked", "lanes wait for an operator", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "infinity")
@@ -103,7 +119,7 @@ var verdictCases = []verdictCase{
 		d.dead("kafka", "a", 1, 2, 3)
 		d.exec(`UPDATE outbox.dead_letters SET dead_at = now() - id * interval '1 hour', error = 'no ' || id`)
 		d.exec(`UPDATE outbox.dead_letters SET acknowledged_at = now() WHERE id = 3`)
-	}, StateDead, "dead for 2h0m0s: kafka: 2 new dead letters; last error: no 1", "outbox dead requeue --destination kafka"},
+	}, StateDead, "dead for 2h: kafka: 2 new dead letters; last error: no 1", "outbox dead requeue --destination kafka"},
 	{"the dead are known", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.dead("kafka", "a", 1)
@@ -116,7 +132,7 @@ var verdictCases = []verdictCase{
 	{"somebody has paused a topic", "an operator has paused it", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.controls (destination, topic, actor, reason, at) VALUES ('kafka', 'or ders', 'anna', 'migration', now() - interval '5 minutes')`)
-	}, StatePaused, `paused for 5m0s: kafka: topic "or ders" paused by anna until it is ended (migration)`, "outbox resume kafka --topic 'or ders'"},
+	}, StatePaused, `paused for 5m: kafka: topic "or ders" paused by anna until it is ended (migration)`, "outbox resume kafka --topic 'or ders'"},
 	{"what is paused is no lag", "an operator has paused it", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); INSERT INTO outbox.controls (destination, actor) VALUES ('kafka', 'anna')`)
@@ -150,7 +166,7 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.selects("kafka", "t")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('u', now() - interval '2 hours'), ('t', now() - interval '1 hour')`)
-	}, StateLagging, "1 pending and 0 held, the oldest for 1h0m0s", ""},
+	}, StateLagging, "1 pending and 0 held, the oldest for 1h", ""},
 	{"nobody selects a message", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.selects("kafka", "orders")
@@ -185,7 +201,7 @@ var verdictCases = []verdictCase{
 	{"rows of a table wait for long", "messages wait for longer than they may", func(d *database) {
 		d.table("")
 		d.rows("now() - interval '1 hour'", "NULL", 3)
-	}, StateLagging, "shop: 3 pending and 0 held, the oldest for 1h0m0s", ""},
+	}, StateLagging, "shop: 3 pending and 0 held, the oldest for 1h", ""},
 	{"the relay of a table alone knows what it blocks", "lanes wait for an operator", func(d *database) {
 		d.table(`{"held": 3, "lanes": 1, "blocked": 1, "last_error": "a \"no\""}`)
 		d.rows("now()", "NULL", 3)
@@ -197,7 +213,7 @@ var verdictCases = []verdictCase{
 	{"no row of a table ever waits", "rows were delivered that no relay has handled", func(d *database) {
 		d.table("")
 		d.rows("now() - interval '1 hour'", "now()", 3)
-	}, StateAtRisk, "shop: 3 of the newest rows of table shop, the oldest from 1h0m0s ago, do not wait", "outbox doctor --table shop"},
+	}, StateAtRisk, "shop: 3 of the newest rows of table shop, the oldest from 1h ago, do not wait", "outbox doctor --table shop"},
 	{"all rows of a table are delivered", "", func(d *database) {
 		d.table(`{"handled_at": "` + time.Now().UTC().Format(time.RFC3339) + `"}`)
 		d.rows("now() - interval '1 hour'", "now()", 3)
@@ -227,7 +243,7 @@ var verdictCases = []verdictCase{
 	{"it is far behind", "messages wait for longer than they may", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
-	}, StateLagging, "lagging for 59m30s: kafka: 1 pending and 0 held, the oldest for 1h0m0s; it may be 30s", "outbox_publish_seconds"},
+	}, StateLagging, "lagging for 59m30s: kafka: 1 pending and 0 held, the oldest for 1h; it may be 30s", "outbox_publish_seconds"},
 	{"it may be far behind", "", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour'); UPDATE outbox.cursors SET lag_objective = '61 minutes'`)
@@ -240,11 +256,11 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "1 minute")
 		d.held("kafka", "k", 7, "infinity")
 		d.exec(`UPDATE outbox.holds SET created_at = now() - interval '1 hour', held_at = now() - interval '1 hour'`)
-	}, StateBlocked, "blocked for 1h0m0s: kafka: 1 lane", ""},
+	}, StateBlocked, "blocked for 1h: kafka: 1 lane", ""},
 	{"what does not flow is late", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-1 minute")
 		d.exec(`INSERT INTO outbox.messages (topic, created_at) VALUES ('t', now() - interval '1 hour')`)
-	}, StateNoRelay, "relay-1 vanished 1m0s ago", ""},
+	}, StateNoRelay, "relay-1 vanished 1m ago", ""},
 	{"the relay was stopped", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)

@@ -191,7 +191,7 @@ func (v *verifier) committedSQL() string {
 		}
 	}
 	add(!v.cfg.Since.IsZero(), "created_at >= '%s'", v.cfg.Since.UTC().Format(time.RFC3339Nano))
-	add(!v.cfg.Until.IsZero(), "created_at <= '%s'", v.cfg.Until.UTC().Format(time.RFC3339Nano))
+	add(!v.cfg.Until.IsZero(), "created_at < '%s'", v.cfg.Until.UTC().Format(time.RFC3339Nano))
 	add(v.cfg.FirstID > 0, "id >= %d", v.cfg.FirstID)
 	add(v.cfg.LastID > 0, "id <= %d", v.cfg.LastID)
 	if len(v.cfg.Topics) > 0 {

@@ -27,6 +27,7 @@ type world struct {
 	elsewhere bool   // the cursor is of another cluster
 	lacks     bool   // a right of the relay's role
 	clockOff  bool
+	refuses   bool   // a relay has another broker than the destination: this one, or one beside it
 	slot      string // "", "reserved", "lost", "extended"
 
 	pause    string // "", "whole", "whole with an end", "whole for hours", "topic"
@@ -53,7 +54,7 @@ func newWorld(rng *rand.Rand) world {
 		relay: pick(rng, "flowing", "flowing", "flowing", "flowing", "flowing", "stalled", "full", "failing", "broken", "none", "stopped"),
 		slot:  pick(rng, "", "", "", "", "reserved", "lost", "extended"), clockOff: chance(rng, 10),
 		pause: pick(rng, "", "", "", "", "whole", "whole with an end", "whole for hours", "topic"), throttle: chance(rng, 20),
-		elsewhere: chance(rng, 5), lacks: chance(rng, 5),
+		elsewhere: chance(rng, 5), lacks: chance(rng, 5), refuses: chance(rng, 10),
 	}
 	if w.mapped {
 		w.elsewhere, w.lacks = false, false
@@ -112,6 +113,9 @@ func (w *world) destination(name string, at time.Time) Destination {
 			d.Table.Behind = &OpenTransaction{PID: 1, Since: at.Add(-2 * time.Hour)}
 		}
 	}
+	if w.refuses {
+		d.Broker = &Broker{Identity: []string{"a"}, Relay: "r", Refused: []string{"b"}, RefusedBy: "s", RefusedAt: at.Add(-time.Second)}
+	}
 	if w.slot != "" {
 		d.Slot = &Slot{Name: "s", Position: "0/1", Status: w.slot}
 	}
@@ -154,6 +158,8 @@ func (w *world) truth(s surroundings) (states []State) {
 	switch {
 	case s.altered && !w.mapped, w.elsewhere, s.locked, w.lacks && !w.mapped:
 		add(true, StateBroken)
+	case w.refuses && slices.Contains([]string{"none", "stopped", "broken"}, w.relay):
+		add(true, StateBroken)
 	case w.relay == "stopped":
 		add(true, StateStopped)
 	case w.relay == "none":
@@ -176,6 +182,7 @@ func (w *world) truth(s surroundings) (states []State) {
 	}
 	alarm := slices.ContainsFunc(states, func(s State) bool { return s.Tone() == Alarm })
 	add(w.slot == "lost" && delivers, StateAtRisk)
+	add(w.refuses && delivers, StateAtRisk)
 	add(w.late() && !alarm, StateLagging)
 	add(w.behind && w.objective > 0 && 2*time.Hour > w.objective && !alarm, StateLagging)
 	pausedFor := 10 * time.Minute

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // An action is a page before it is done: what would happen in numbers, the reason, the command line that does the same.
@@ -183,17 +184,17 @@ func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	case admin.Job:
 		if r.State == admin.JobWaiting {
 			return fmt.Sprintf("%s: %s, as job %d, which begins in %v.", label(verb),
-				many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
+				printed.Many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
 		}
-		return fmt.Sprintf("%s: %s.", label(verb), many(r.Done, "message", "messages")), true
+		return fmt.Sprintf("%s: %s.", label(verb), printed.Many(r.Done, "message", "messages")), true
 	case admin.Control:
 		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
 	case admin.RowOutcome:
-		return fmt.Sprintf("%s: %s.", label(verb), many(r.Rows, "message", "messages")), true
+		return fmt.Sprintf("%s: %s.", label(verb), printed.Many(r.Rows, "message", "messages")), true
 	case []admin.DeadLetter:
-		return fmt.Sprintf("%s: %s. Requeue sends it.", label(verb), many(int64(len(r)), "message", "messages")), true
+		return fmt.Sprintf("%s: %s. Requeue sends it.", label(verb), printed.Many(len(r), "message", "messages")), true
 	case []admin.Control:
-		return fmt.Sprintf("%s: %s ended.", label(verb), many(int64(len(r)), "control", "controls")), true
+		return fmt.Sprintf("%s: %s ended.", label(verb), printed.Many(len(r), "control", "controls")), true
 	}
 	return label(verb) + ": done.", false
 }
@@ -230,7 +231,7 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 	}
 	title := label(verb)
 	if found >= 0 {
-		title += " " + many(found, "message", "messages")
+		title += " " + printed.Many(found, "message", "messages")
 	} else if d := v.get("destination"); d != "" {
 		title += " " + foreign(d, 60)
 	}
@@ -308,7 +309,7 @@ func (v *view) would(verb verbs.Verb, result any) any {
 		}
 		var rows [][]any
 		for _, g := range r.Groups {
-			rows = append(rows, []any{list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, g.Reason, number(g.N)})
+			rows = append(rows, []any{list{foreign(g.Topic, 80), " → ", foreign(g.Destination, 60)}, g.Reason, printed.Number(g.N)})
 		}
 		return list{when(r.Note != "", h("p", foreign(r.Note, 1000), ".")),
 			table("What it would change", []column{{"Topic → destination", ""}, {"Cause", ""}, {"Messages", "n"}}, rows),
@@ -344,7 +345,7 @@ func consequence(verb verbs.Verb, n int64) string {
 		return "They are sent as they were, in order per key among themselves. Those that wait, are held or dead are left as they are."
 	case "Discard":
 		return "They go to the trash, from which they can be restored for a day. After that " +
-			many(n, "message is", "messages are") + " gone."
+			printed.Many(n, "message is", "messages are") + " gone."
 	case "Acknowledge":
 		return "They stay where they are; the verdict speaks of them no more."
 	}
@@ -358,7 +359,7 @@ func (v *view) keeps(c admin.Control) string {
 		return ""
 	}
 	p := v.console.options.History.Latest(c.Destination, v.now)
-	text := counted(v.report.Destinations[i].Pending) + " messages wait now"
+	text := v.report.Destinations[i].Pending.String() + " messages wait now"
 	if !unknown(p.In) && p.In > 0 {
 		text += ", and " + rate(p.In) + " a second come"
 	}

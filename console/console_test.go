@@ -446,16 +446,10 @@ func TestThePanelsButtonsArePressed(t *testing.T) {
 	}
 }
 
-func TestNumbersAndTimesAreShort(t *testing.T) {
+func TestRatesAreShort(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{
-		"1,234,567": number(1234567), "−1,000": number(-1000), "999": number(999),
-		"<1 ms": span(time.Microsecond), "41 ms": span(41 * time.Millisecond), "1.5 s": span(1500 * time.Millisecond),
-		"41 s":      span(41 * time.Second),
-		"4 min 5 s": span(245 * time.Second), "14 min": span(14*time.Minute + 3*time.Second), "3 d 1 h": span(73 * time.Hour),
-		"1.2 GB": size(1_234_000_000), "12 B": size(12), "999 MB": size(999_000_000),
-		"12.3k": rate(12345), "0": rate(0), "0.4": rate(.4), "–": rate(nan), "1 key": many(1, "key", "keys"),
-		"1,000 keys": many(1000, "key", "keys"),
+		"12.3k": rate(12345), "0": rate(0), "0.4": rate(.4), "–": rate(nan),
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

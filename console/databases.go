@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Database is one of those that the program delivers from, as it is known now.
@@ -33,12 +34,12 @@ func (v *view) databases() any {
 		if cause != "" && verdict.Destination != "" {
 			cause = verdict.Destination + ": " + cause
 		}
-		sums, count := totalsOf(db.Report), counted
+		sums, count := totalsOf(db.Report), admin.Count.String
 		if db.Report.At.IsZero() {
 			count = func(admin.Count) string { return "–" }
 		}
 		rows = append(rows, []any{db.link("a.name", ""), stateWhy(verdict.State, cause),
-			number(int64(len(db.Report.Destinations))), count(sums.pending), oldest(db.Report, sums.oldest),
+			printed.Number(len(db.Report.Destinations)), count(sums.pending), oldest(db.Report, sums.oldest),
 			count(sums.held), count(sums.dead), v.read(db)})
 	}
 	return list{
@@ -60,10 +61,10 @@ func (db Database) link(kind, text string) *element {
 // summary tells how the worst database is, and how many are well. all is sorted and not empty.
 func (v *view) summary(all []Database, well int) *element {
 	worst := all[0].Report.Verdict
-	sentence, lead := "All is well", many(int64(len(all)), "database", "databases")
+	sentence, lead := "All is well", printed.Many(len(all), "database", "databases")
 	if well < len(all) {
 		sentence = "Database " + all[0].Name + ": " + admin.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
-		lead = number(int64(well)) + " of " + many(int64(len(all)), "database is well", "databases are well")
+		lead = printed.Number(well) + " of " + printed.Many(len(all), "database is well", "databases are well")
 	}
 	parts := []any{heading(worst.State, sentence), h("p.lead", lead, ".")}
 	if worst.Next != "" {
@@ -77,7 +78,7 @@ func (v *view) read(db Database) any {
 	if db.Report.At.IsZero() {
 		return h("b.state.late", "not yet")
 	}
-	if text := span(db.Age) + " ago"; db.Age > admin.ReadWithin {
+	if text := printed.Span(db.Age) + " ago"; db.Age > admin.ReadWithin {
 		return h("b.state.late", text)
 	} else if db.Age >= time.Second {
 		return text

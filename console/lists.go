@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // destination shows the state of one destination, its cause, and since when it lasts.
@@ -38,25 +39,26 @@ func (v *view) destination() any {
 				{"none", "p95", func(p Point) float32 { return p.P95 }, false},
 				{"late", "p99", func(p Point) float32 { return p.P99 }, false}}}.draw(points),
 		chart{title: "Backlog", unit: "messages, pending and held",
-			format: func(f float32) string { return number(int64(f)) }, span: over, lines: []line{
+			format: func(f float32) string { return printed.Number(int64(f)) }, span: over, lines: []line{
 				{"ok", "waiting", func(p Point) float32 { return p.Pending }, true}}}.draw(points))
 	choice := h("p.choice", "The last ", choose(over == "an hour ago", here("destination", "name", name), "hour"), " or ",
 		choose(over != "an hour ago", here("destination", "name", name, "over", "day"), "day"), ", by ", step, ".")
 
 	p := history.Latest(name, v.now)
-	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", counted(d.Pending),
+	about := []any{"In", list{rate(p.In), " /s"}, "Out", list{rate(p.Out), " /s"}, "Pending", d.Pending.String(),
 		"Oldest", oldest(v.report, d.Oldest), "p50 · p95 · p99", latencies(p),
-		"Delivered", number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
+		"Delivered", printed.Number(d.Delivered), "Held", v.linked(d.Held.Messages, here("keys", "destination", name)),
 		"Blocked keys", v.linked(admin.Count{N: d.Held.Blocked}, here("keys", "destination", name, "blocked", "true")),
 		"Dead letters", v.linked(d.Dead.Messages, deadOf(d))}
 	if d.LagObjective > 0 {
-		about = append(about, "May wait", span(d.LagObjective))
+		about = append(about, "May wait", printed.Span(d.LagObjective))
 	}
 	if d.Table != nil {
 		about = append(about, "Table", list{foreign(d.Table.Name, 100), ", ", d.Table.Strategy})
 	}
 	if d.Slot != nil {
-		about = append(about, "Replication slot", list{foreign(d.Slot.Name, 64), " ", d.Slot.Status, ", keeps ", size(d.Slot.Kept)})
+		about = append(about, "Replication slot", list{foreign(d.Slot.Name, 64), " ", d.Slot.Status, ", keeps ",
+			printed.Bytes(d.Slot.Kept)})
 	}
 	if kept := v.keptBy(name); len(kept) > 0 {
 		about = append(about, "Segments kept by it",
@@ -150,11 +152,12 @@ func (v *view) groups(d *admin.Destination) any {
 	for _, g := range d.Groups {
 		lease := any(h("span.state.late", "none"))
 		if g.Live {
-			lease = list{"live", when(!g.LeaseUntil.IsZero(), ", ", moment(g.LeaseUntil, span(g.LeaseUntil.Sub(v.report.At))+" left"))}
+			lease = list{"live", when(!g.LeaseUntil.IsZero(), ", ",
+				moment(g.LeaseUntil, printed.Span(g.LeaseUntil.Sub(v.report.At))+" left"))}
 		}
 		rows = append(rows, []any{fmt.Sprintf("%d of %d", g.Group+1, max(g.Groups, 1)), foreign(g.Owner, 60), lease,
 			g.State, ago(v.now, g.StateSince),
-			strconv.FormatInt(g.Epoch, 10), counted(g.Pending)})
+			strconv.FormatInt(g.Epoch, 10), g.Pending.String()})
 	}
 	return table("Shard groups", []column{{"Group", ""}, {"Relay", ""}, {"Lease", ""}, {"State", ""}, {"For", ""},
 		{"Epoch", "n"}, {"Pending", "n"}}, rows)
@@ -183,7 +186,7 @@ func (v *view) rows() any {
 	var rows [][]any
 	for _, d := range found {
 		rows = append(rows, []any{h("span.name", foreign(d.ID, 60)), foreign(d.MessageID, 60), foreign(d.EventType, 60),
-			h("span.error", foreign(d.Error, 160)), number(d.Attempts), ago(v.now, d.DeadAt),
+			h("span.error", foreign(d.Error, 160)), printed.Number(d.Attempts), ago(v.now, d.DeadAt),
 			v.actions(list{v.button("tables requeue", "Requeue…", "destination", name, "ids", d.ID)})})
 	}
 	return append(head, h("p.lead", "In table ", foreign(found[0].Table, 100), ", the newest first, at most 100."),
@@ -218,22 +221,22 @@ func (v *view) dead() any {
 		of := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
 		again := any(h("span.none", "–"))
 		if g.Again > 0 {
-			again = list{number(g.Again), " failed again"}
+			again = list{printed.Number(g.Again), " failed again"}
 		}
 		rows = append(rows, []any{
 			list{h("span.state.late", glyph(admin.StateDead), " ", h("b", g.Reason)),
 				h("div.error", h("a", here("letters", of...), foreign(g.Error, 240)))},
 			list{foreign(g.Topic, 80), " → ", foreign(g.Destination,
-				60)}, number(g.Messages), number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
+				60)}, printed.Number(g.Messages), printed.Number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
 			v.actions(list{v.button("dead requeue", "Requeue…", of...), v.button("dead ack", "Acknowledge…", of...),
 				v.button("dead discard", "Discard…", of...)}),
 		})
 	}
-	total := many(found.Looked, "message", "messages")
+	total := printed.Many(found.Looked, "message", "messages")
 	if found.Partial {
 		total = "the first " + total
 	}
-	summary := h("p.lead", many(int64(len(found.Groups)), "group", "groups"), ", ", total, ".")
+	summary := h("p.lead", printed.Many(len(found.Groups), "group", "groups"), ", ", total, ".")
 	var all any
 	if len(pairs) > 0 {
 		all = h("p.buttons", "All that is like this: ", acts())
@@ -317,10 +320,10 @@ func (v *view) letter() any {
 			h("li", clock(d.CreatedAt), h("b", "written"),
 				h("span", "topic ", foreign(d.Topic, 100), when(d.Key != "", ", key ", foreign(d.Key, 200)))),
 			h("li.late", clock(d.At), h("b", d.Reason),
-				h("span", many(int64(d.Attempts), "attempt", "attempts"), ": ", foreign(d.Error, 2000))))
+				h("span", printed.Many(d.Attempts, "attempt", "attempts"), ": ", foreign(d.Error, 2000))))
 		if d.Deaths > 1 {
 			life.parts = append(life.parts, h("li.late", h("span"), h("b", "again"),
-				h("span", "died "+many(int64(d.Deaths), "time", "times"))))
+				h("span", "died "+printed.Many(d.Deaths, "time", "times"))))
 		}
 		if !d.AcknowledgedAt.IsZero() {
 			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"),
@@ -332,7 +335,7 @@ func (v *view) letter() any {
 				when(v.get("blocked") == "", v.button("dead edit", "Edit…", "message", d.MessageID.String(),
 					"destination", d.Destination))),
 			changes(d), life, facts("Message", h("a", here("message", "id", d.MessageID.String()),
-				h("code", d.MessageID.String())), "Position", number(d.Position),
+				h("code", d.MessageID.String())), "Position", strconv.FormatInt(d.Position, 10),
 				"Aggregate", foreign(strings.TrimSpace(d.AggregateType+" "+d.AggregateID), 200),
 				"Event", foreign(d.EventType, 100), "Content", foreign(d.ContentType, 100), "Group",
 				h("a", here("letters", "group", d.Fingerprint), foreign(d.Fingerprint, 40))),
@@ -361,7 +364,7 @@ func (v *view) payload(payload []byte) any {
 	if payload == nil {
 		return list{h("h2", "Payload"), blank("Operators see it.")}
 	}
-	return list{h("h2", "Payload, ", size(int64(len(payload)))), h("pre", printable(payload, 64<<10))}
+	return list{h("h2", "Payload, ", printed.Bytes(int64(len(payload)))), h("pre", printable(payload, 64<<10))}
 }
 
 // printable keeps the lines of a text.
@@ -399,13 +402,15 @@ func (v *view) keys() any {
 			acts = list{v.button("dead requeue", "Try again…", of...), v.button("dead discard", "Discard…", of...)}
 		} else if l.Error == "" {
 			why = "paused, or not yet to be delivered"
+		} else {
+			acts = append(list{v.button("retry", "Try now…", "destination", l.Destination, "key", l.Lane)}, acts...)
 		}
 		lane := any(foreign(l.Lane, 80))
 		if !l.MessageID.IsZero() { // the first that waits
 			lane = h("a", here("message", "id", l.MessageID.String()), lane)
 		}
 		rows = append(rows, []any{lane, list{foreign(l.Topic, 60), " → ", foreign(l.Destination, 60)},
-			list{number(l.Messages.N), when(l.Messages.Estimated, " or more")}, due, ago(v.now, l.Since), why, v.actions(acts)})
+			list{printed.Number(l.Messages.N), when(l.Messages.Estimated, " or more")}, due, ago(v.now, l.Since), why, v.actions(acts)})
 	}
 	last := lanes[len(lanes)-1]
 	return append(head, region("keys", table("Keys that wait",
@@ -473,7 +478,7 @@ func (v *view) retention() any {
 		if !s.Oldest.IsZero() {
 			oldest = ago(v.now, s.Oldest)
 		}
-		rows = append(rows, []any{h("code", s.Name), size(s.Bytes), counted(admin.Count{N: s.Messages, Estimated: true}),
+		rows = append(rows, []any{h("code", s.Name), printed.Bytes(s.Bytes), admin.Count{N: s.Messages, Estimated: true}.String(),
 			oldest, needed, s.Emptied()})
 	}
 	var open [][]any
@@ -489,10 +494,10 @@ func (v *view) retention() any {
 	for _, d := range v.report.Destinations {
 		if d.Slot != nil {
 			slots = append(slots, []any{h("code", foreign(d.Slot.Name, 64)),
-				h("a", here("destination", "name", d.Name), foreign(d.Name, 60)), d.Slot.Status, size(d.Slot.Kept)})
+				h("a", here("destination", "name", d.Name), foreign(d.Name, 60)), d.Slot.Status, printed.Bytes(d.Slot.Kept)})
 		}
 	}
-	body := []any{h("p.lead", "The outbox has ", size(total), ", of which ", size(kept), " are needed by somebody.")}
+	body := []any{h("p.lead", "The outbox has ", printed.Bytes(total), ", of which ", printed.Bytes(kept), " are needed by somebody.")}
 	if len(rows) == 0 {
 		body = append(body, blank("There are no segments to see."))
 	} else {
@@ -526,19 +531,19 @@ func (v *view) inbox() any {
 		if c.Stored {
 			kind = "stored inbox"
 		}
-		rows = append(rows, []any{foreign(c.Name, 80), kind, counted(c.Keys), counted(c.Gaps), counted(c.Pending),
+		rows = append(rows, []any{foreign(c.Name, 80), kind, c.Keys.String(), c.Gaps.String(), c.Pending.String(),
 			v.linked(c.Held, here("keys", "destination", "inbox:"+c.Name)),
 			v.linked(c.Dead, here("dead", "destination", "inbox:"+c.Name))})
 	}
 	for _, t := range found.Tables {
-		tables = append(tables, []any{h("code", t.Name), t.Role, size(t.Bytes)})
+		tables = append(tables, []any{h("code", t.Name), t.Role, printed.Bytes(t.Bytes)})
 	}
 	consumers := any(blank("No consumer has recorded anything in this database."))
 	if len(rows) > 0 {
 		consumers = table("Consumers", []column{{"Consumer", ""}, {"Kind", ""}, {"Keys", "n"}, {"Gaps", "n"},
 			{"Pending", "n"}, {"Held", "n"}, {"Dead", "n"}}, rows)
 	}
-	return append(head, region("inbox", h("p.lead", "Records are kept for ", span(found.Window), " at least."), consumers,
+	return append(head, region("inbox", h("p.lead", "Records are kept for ", printed.Span(found.Window), " at least."), consumers,
 		h("h2", "Tables"), table("Tables", []column{{"Table", ""}, {"Role", ""}, {"Size", "n"}}, tables)))
 }
 
@@ -602,7 +607,7 @@ func (v *view) doctor() any {
 		}
 		rows = append(rows, []any{list{hues[s.Weight]}, foreign(s.About, 100), foreign(s.Text, 1000), repair})
 	}
-	return append(head, region("doctor", h("p.lead", many(int64(len(rows)), "finding", "findings"), ", the worst first."),
+	return append(head, region("doctor", h("p.lead", printed.Many(len(rows), "finding", "findings"), ", the worst first."),
 		table("Findings", []column{{"Weight", ""}, {"About", ""}, {"What", "wide"}, {"Repair", "wide"}}, rows), well))
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // glance is how long a page looks where no index leads to the messages: it comes at once, and has a button to look on.
@@ -56,7 +57,7 @@ func (v *view) messages() any {
 	for _, m := range found.Messages {
 		id := m.MessageID.String()
 		rows = append(rows, []any{h("a", here("message", "id", id), at("title", id), short(id)), foreign(m.Topic, 80), foreign(m.Key, 80),
-			foreign(m.EventType, 80), foreign(m.Transaction, 30), number(m.Position), ago(v.now, m.CreatedAt)})
+			foreign(m.EventType, 80), foreign(m.Transaction, 30), strconv.FormatInt(m.Position, 10), ago(v.now, m.CreatedAt)})
 	}
 	return append(head, table("Messages", []column{{"Message", ""}, {"Topic", ""}, {"Key", ""}, {"Event", ""}, {"Transaction", "n"},
 		{"Position", "n"}, {"Written", "n"}}, rows), looked, again, more)
@@ -89,7 +90,7 @@ func (v *view) message() any {
 		parts = append(parts, h("h1", foreign(m.Topic, 100), when(m.Key != "", ", key ", foreign(m.Key, 200))),
 			region("life-"+strconv.FormatInt(m.Position, 10), v.life(&m)),
 			facts("Message", h("code", m.MessageID.String()), "Transaction", foreign(m.Transaction, 30), "Position",
-				number(m.Position), "Segment", segment(m.Segment),
+				strconv.FormatInt(m.Position, 10), "Segment", segment(m.Segment),
 				"Aggregate", foreign(strings.TrimSpace(m.AggregateType+" "+m.AggregateID), 200), "Event", foreign(m.EventType, 100),
 				"Content", foreign(m.ContentType, 100), "Trace", h("code", foreign(m.TraceID, 40))),
 			h("h2", "Headers"), h("pre", foreign(string(m.Headers), 20_000)), v.payload(m.Payload))
@@ -120,7 +121,7 @@ func (v *view) life(m *admin.MessageLife) any {
 		where := h("a", here("destination", "name", a.Destination), foreign(a.Destination, 60))
 		tried := list{}
 		if a.Attempts > 0 {
-			tried = list{", ", many(int64(a.Attempts), "attempt", "attempts"), when(a.Error != "", ": ", foreign(a.Error, 1000))}
+			tried = list{", ", printed.Many(a.Attempts, "attempt", "attempts"), when(a.Error != "", ": ", foreign(a.Error, 1000))}
 		}
 		switch a.State {
 		case admin.AtDead:
@@ -142,8 +143,8 @@ func (v *view) life(m *admin.MessageLife) any {
 
 // searched tells what a search has looked at.
 func searched(f admin.FoundMessages) string {
-	text := fmt.Sprintf("%s in %d of %s looked at in %s", many(f.Looked, "message", "messages"), f.Segments,
-		many(int64(f.Of), "segment", "segments"), span(time.Duration(f.Seconds*float64(time.Second))))
+	text := fmt.Sprintf("%s in %d of %s looked at in %s", printed.Many(f.Looked, "message", "messages"), f.Segments,
+		printed.Many(f.Of, "segment", "segments"), printed.Span(time.Duration(f.Seconds*float64(time.Second))))
 	if !f.Complete {
 		text += ", and there are more"
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // overview answers whether it flows: the verdict first, then the destinations, the worst on top.
@@ -62,7 +63,7 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 	causes := verdict.Causes()[1:]
 	for _, f := range causes {
 		if len(also) == 6 {
-			also = append(also, h("li", many(int64(len(causes)-6), "more finding", "more findings")))
+			also = append(also, h("li", printed.Many(len(causes)-6, "more finding", "more findings")))
 			break
 		}
 		where := any(h("span", foreign(f.Destination, 120)))
@@ -103,7 +104,7 @@ func (v *view) calm() string {
 			out += p.Out
 		}
 	}
-	return many(int64(len(v.report.Destinations)), "destination", "destinations") + ", " + rate(out) + " messages a second"
+	return printed.Many(len(v.report.Destinations), "destination", "destinations") + ", " + rate(out) + " messages a second"
 }
 
 // table lists the destinations, the worst first.
@@ -126,7 +127,7 @@ func (v *view) table() any {
 			stateWhy(is, d.Verdict.Cause),
 			spark(v.console.options.History.Last(d.Name, v.now, 600), d.LagObjective, hue(is)),
 			list{rate(p.In), h("small", " /s")}, list{rate(p.Out), h("small", " /s")},
-			counted(d.Pending), oldest(v.report, d.Oldest), latencies(p),
+			d.Pending.String(), oldest(v.report, d.Oldest), latencies(p),
 			v.linked(d.Held.Messages, here("keys", "destination", d.Name)), v.linked(d.Dead.Messages, deadOf(d)),
 		})
 	}
@@ -151,7 +152,7 @@ func oldest(r *admin.Report, written time.Time) any {
 	if written.IsZero() {
 		return h("span.none", "–")
 	}
-	return moment(written, span(r.At.Sub(written)))
+	return moment(written, printed.Span(r.At.Sub(written)))
 }
 
 func latencies(p Point) any {
@@ -173,7 +174,7 @@ func (v *view) linked(n admin.Count, where address) any {
 	if n.N == 0 {
 		return h("span.none", "0")
 	}
-	return h("a", where, counted(n))
+	return h("a", where, n.String())
 }
 
 func (v *view) relayLine() any {
@@ -183,14 +184,14 @@ func (v *view) relayLine() any {
 	var parts []any
 	for i, r := range v.report.Relays {
 		if i == 6 {
-			parts = append(parts, h("a", here("relays"), many(int64(len(v.report.Relays)-i), "more relay", "more relays")))
+			parts = append(parts, h("a", here("relays"), printed.Many(len(v.report.Relays)-i, "more relay", "more relays")))
 			break
 		}
 		if r.Live {
-			parts = append(parts, h("span", h("a", here("relays"), foreign(r.Name, 40)), " live ", span(v.now.Sub(r.StartedAt))))
+			parts = append(parts, h("span", h("a", here("relays"), foreign(r.Name, 40)), " live ", printed.Span(v.now.Sub(r.StartedAt))))
 		} else {
 			parts = append(parts, h("span.state.late", h("a", here("relays"), foreign(r.Name, 40)), " silent ",
-				span(v.now.Sub(r.HeartbeatAt))))
+				printed.Span(v.now.Sub(r.HeartbeatAt))))
 		}
 	}
 	return h("p.line", h("b", "Relays "), list(parts))

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // page is one of the console's.
@@ -89,7 +90,7 @@ func (v *view) layout(title string, body any) *element {
 		}
 		if n.path == "dead" && v.report != nil {
 			if total := totalsOf(v.report).dead; total.N > 0 {
-				a = append(a, " ", h("small", counted(total)))
+				a = append(a, " ", h("small", total.String()))
 			}
 		}
 		links = append(links, h("a", a...))
@@ -133,7 +134,7 @@ func (v *view) status() any {
 	case v.report.At.IsZero():
 		return region("age", at("data-stale", ""), "The database has not been read yet.")
 	case v.stale():
-		text := "The database has not been read for " + span(v.age)
+		text := "The database has not been read for " + printed.Span(v.age)
 		if v.err != nil {
 			text += ": " + foreign(v.err.Error(), 300)
 		}

@@ -3,8 +3,6 @@ package console
 import (
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -24,73 +22,14 @@ func foreign(s string, most int) string {
 	return printed.Text(s)
 }
 
-// number groups the digits by thousands.
-func number(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	sign := ""
-	if n < 0 {
-		sign, digits = "−", digits[1:]
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return sign + digits
-}
-
-func counted(c admin.Count) string {
-	if c.Estimated {
-		return "~" + number(c.N)
-	}
-	return number(c.N)
-}
-
-// many is a number with its noun.
-func many(n int64, one, several string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return number(n) + " " + several
-}
-
-// span is a length of time in one or two units, as short as a glance allows.
-func span(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0 s"
-	case d < time.Millisecond:
-		return "<1 ms"
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 10*time.Second:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + " s"
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return two(d, time.Minute, "min", time.Second, "s", 10)
-	case d < 24*time.Hour, d < 48*time.Hour && d%(24*time.Hour) != 0:
-		return two(d, time.Hour, "h", time.Minute, "min", 10)
-	}
-	return two(d, 24*time.Hour, "d", time.Hour, "h", 10)
-}
-
-// two names a large unit, and a small one while the large is few.
-func two(d, large time.Duration, largeName string, small time.Duration, smallName string, few int) string {
-	n, rest := int(d/large), int(d%large/small)
-	text := fmt.Sprintf("%d %s", n, largeName)
-	if n < few && rest > 0 {
-		text += fmt.Sprintf(" %d %s", rest, smallName)
-	}
-	return text
-}
-
 // ago is a moment relative to now, with the exact one on hover.
 func ago(now, t time.Time) *element {
 	if t.IsZero() {
 		return h("span.none", "–")
 	}
-	text := span(now.Sub(t)) + " ago"
+	text := printed.Span(now.Sub(t)) + " ago"
 	if t.After(now.Add(time.Second)) {
-		text = "in " + span(t.Sub(now))
+		text = "in " + printed.Span(t.Sub(now))
 	} else if now.Sub(t) < time.Second {
 		text = "now"
 	}
@@ -109,19 +48,6 @@ func clock(t time.Time) *element {
 	return moment(t, t.UTC().Format("2006-01-02 15:04:05"))
 }
 
-// size is a number of bytes.
-func size(n int64) string {
-	units := []string{"B", "kB", "MB", "GB", "TB", "PB"}
-	f, i := float64(n), 0
-	for f >= 999.5 && i < len(units)-1 {
-		f, i = f/1000, i+1
-	}
-	if i == 0 || f >= 99.5 {
-		return fmt.Sprintf("%.0f %s", f, units[i])
-	}
-	return fmt.Sprintf("%.1f %s", f, units[i])
-}
-
 // rate is messages a second, without the unit.
 func rate(f float32) string {
 	switch {
@@ -130,7 +56,7 @@ func rate(f float32) string {
 	case f >= 9999.5:
 		return fmt.Sprintf("%.1fk", f/1000)
 	case f >= 99.5 || f == 0:
-		return number(int64(math.Round(float64(f))))
+		return printed.Number(int64(math.Round(float64(f))))
 	}
 	return fmt.Sprintf("%.1f", f)
 }
@@ -142,7 +68,7 @@ func measured(seconds float32) string {
 	if unknown(seconds) {
 		return "–"
 	}
-	return span(time.Duration(float64(seconds) * float64(time.Second)))
+	return printed.Span(time.Duration(float64(seconds) * float64(time.Second)))
 }
 
 // glyphs are the shapes of the states: with its word, each is known without its colour.

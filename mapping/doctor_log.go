@@ -11,25 +11,28 @@ import (
 
 // byLog reports what delivery of a table by the write-ahead log requires, gives and costs.
 func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding, error) {
-	var level string
-	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
+	var level, database string
+	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level'), current_database()::text").Scan(&level, &database); err != nil {
 		return Finding{}, err
 	}
-	name := "outbox_" + strings.Map(func(c rune) rune {
+	name := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
 			return c
 		}
 		return '_'
 	}, strings.ToLower(t.Name))
-	name = name[:min(len(name), 63)]
+	// A slot belongs to the whole server, a publication to the database. A destination called like the table has this
+	// slot by default.
+	slot, publication := schema.SlotName(database, name), "outbox_"+name
+	publication = publication[:min(len(publication), 63)]
 	f := Finding{
 		About: "log",
 		Text: fmt.Sprintf("with strategy: replication and, beside source, replication: {slot: %s, publication: %s}, "+
 			"inserts come from the write-ahead log: in the order of commits, whatever the ids are, without a query or "+
 			"a write. No row is marked, so deleting them is up to you, and rows from before the slot don't come. A "+
 			"slot without a reader retains the log until the disk is full; a lost slot has lost what was "+
-			"committed meanwhile. Once, run:", name, name),
-		SQL: CreatePublicationSQL(name, t.TableName()) + "\n" + CreateSlotSQL(name),
+			"committed meanwhile. Once, run:", slot, publication),
+		SQL: CreatePublicationSQL(publication, t.TableName()) + "\n" + CreateSlotSQL(slot),
 	}
 	if level != "logical" {
 		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // tableOf makes a table in a fresh database.
@@ -178,14 +179,15 @@ func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`column "topic" is a generated one`, "replication: {slot: outbox_out_box, publication: outbox_out_box}"} {
+	slot := schema.SlotName(conn.Config().Database, "out_box") // as a relay's, for a destination of that name
+	for _, want := range []string{`column "topic" is a generated one`, "replication: {slot: " + slot + ", publication: outbox_out_box}"} {
 		if !strings.Contains(r.Log.Text, want) {
 			t.Errorf("it doesn't say %q: %s", want, r.Log.Text)
 		}
 	}
 	// Its statements are those that the relay asks for, but for a name of this database's own: slots are the server's.
 	table := TableName{Schema: "public", Name: "Out Box"}
-	if want := CreatePublicationSQL("outbox_out_box", table) + "\n" + CreateSlotSQL("outbox_out_box"); r.Log.SQL != want {
+	if want := CreatePublicationSQL("outbox_out_box", table) + "\n" + CreateSlotSQL(slot); r.Log.SQL != want {
 		t.Errorf("got\n%s\nwant\n%s", r.Log.SQL, want)
 	}
 	if _, err := conn.Exec(t.Context(), strings.Split(r.Log.SQL, "\n")[0]); err != nil {

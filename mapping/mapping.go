@@ -281,7 +281,7 @@ func (m *Mapping) Blocked() string {
 	if column == "" {
 		column = m.Claim.Until
 	}
-	if column == "" {
+	if column == "" || m.Done.How == "" { // a strategy that marks no row writes no such column either
 		return ""
 	}
 	return m.Unsettled() + " AND m." + schema.QuoteIdentifier(column) + " = 'infinity'"

@@ -128,3 +128,16 @@ func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 		t.Errorf("a table that isn't there: %v", err)
 	}
 }
+
+// A strategy that moves an offset writes no time of the next attempt: a list by that column would be empty.
+func TestNoColumnShowsWhatIsBlockedWhereNoRowIsMarked(t *testing.T) {
+	t.Parallel()
+	m := Mapping{ID: "id", Failure: Failure{NextAttempt: "next_at"}}
+	if got := m.Blocked(); got != "" {
+		t.Errorf("got %q", got)
+	}
+	m.Done = Done{How: DoneTimestamp, Column: "done_at"}
+	if got := m.Blocked(); got != `m."done_at" IS NULL AND m."next_at" = 'infinity'` {
+		t.Errorf("got %q", got)
+	}
+}

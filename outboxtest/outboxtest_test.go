@@ -246,8 +246,8 @@ func TestARecorderIsABroker(t *testing.T) {
 		recorder := new(outboxtest.Recorder)
 		return relaytest.BrokerHarness{
 			Open:   func(*testing.T) relay.Broker { return recorder },
-			Topics: [2]string{"a", "b"},
-			Read:   func(context.Context) ([]outbox.Message, error) { return recorder.Messages(), nil },
+			Topics: [2]string{"a", "b"}, Anonymous: true,
+			Read: func(context.Context) ([]outbox.Message, error) { return recorder.Messages(), nil },
 		}
 	})
 }

@@ -58,6 +58,9 @@ func (l *loop) startProbe(now time.Time) time.Time {
 		return func() {
 			p.asking = false
 			if p.askedAt == now { // no call has ended meanwhile
+				if err != nil || p.err != nil {
+					l.recognition.forget()
+				}
 				p.err = err
 			}
 		}

@@ -47,10 +47,41 @@ type Broker interface {
 	Close() error
 }
 
+// Wrapper is a Broker around another one. What the relay asks of a broker beyond Publish, it asks of the outermost one
+// that can answer: see [As]. So a wrapper needs no methods to pass on what it doesn't change.
+type Wrapper interface {
+	Broker
+	Unwrap() Broker
+}
+
+// As finds a T, such as a Pinger: b itself, or what it is wrapped around.
+func As[T any](b Broker) (t T, ok bool) {
+	for {
+		if t, ok = b.(T); ok {
+			return t, true
+		}
+		w, wraps := b.(Wrapper)
+		if !wraps {
+			return t, false
+		}
+		b = w.Unwrap()
+	}
+}
+
 // Pinger is a Broker that can say whether it is reachable. The relay asks when it begins, and once a minute while
 // nothing is published. Ping is called beside Publish, and ends with ctx.
 type Pinger interface {
 	Ping(ctx context.Context) error
+}
+
+// Identifier is a Broker that knows which broker it publishes to, such as by a cluster's id. The relay asks when a
+// session begins and after an outage, before it publishes, and refuses to deliver to another broker than the
+// destination's: see Session.Recognize. Identity is called beside Publish, and ends with ctx.
+type Identifier interface {
+	// Identity returns the broker's names, each with what kind it is. Two lists that share a name are of one broker, so
+	// a name that two brokers may have does harm, and so does one that changes, if it is the only one. None, or an
+	// error, means that it isn't known. Names contain no secrets.
+	Identity(ctx context.Context) ([]string, error)
 }
 
 // Source is a strategy: how committed messages are read for one destination and shard group.
@@ -107,6 +138,11 @@ type Session interface {
 
 	// Controls returns what operators ask of the destination now. It is called like Settle, about once a second.
 	Controls(ctx context.Context) (Controls, error)
+
+	// Recognize records the names of the broker for the destination, if it has none yet or shares one. Otherwise the
+	// destination is another broker's: an error marked by outbox.Permanent, after which nothing may be published. Where
+	// there is no place to record it, every broker is the destination's. Safe for concurrent use with all others.
+	Recognize(ctx context.Context, identity []string) error
 
 	// Expires returns the time until which the lease surely lasts, by this process's clock.
 	// Safe for concurrent use.

@@ -139,14 +139,15 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		state:   state,
 		core:    newCore(core, rand.Float64),
 		// There is room for all, so that what comes back after the end doesn't wait: a call for each stripe, a read,
-		// a settlement or query, a probe.
-		events:  make(chan event, core.Stripes+3),
+		// a settlement or query, a probe, a look at which broker it is.
+		events:  make(chan event, core.Stripes+4),
 		running: make(map[string]int),
 		most:    slices.Repeat([]int{math.MaxInt}, core.Stripes),
 		calls:   make(map[int]time.Time),
 		work:    work,
 	}
-	l.probe.pinger, _ = r.broker.(Pinger)
+	l.probe.pinger, _ = As[Pinger](r.broker)
+	l.recognition.identifier, _ = As[Identifier](r.broker)
 	l.intake, l.closeIntake = context.WithCancel(work)
 	err := l.run(ctx)
 	stop(err)
@@ -184,7 +185,8 @@ type loop struct {
 	state   *tracker
 	core    *core
 
-	probe probe
+	probe       probe
+	recognition recognition
 
 	events  chan event
 	running map[string]int // goroutines that will still send an event, by the call that they make
@@ -216,12 +218,13 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		next := l.core.next(now)
 		l.start(next)
+		lookAt := l.recognize(now)
 		probeAt := l.startProbe(now)
 		hangsAt := l.watchOutage(time.Now())
 		if next.Drained {
 			return &ended{err: next.Err}
 		}
-		timer.Reset(untilWake(now, next.Wake, probeAt, hangsAt, l.session.Expires()))
+		timer.Reset(untilWake(now, next.Wake, lookAt, probeAt, hangsAt, l.session.Expires()))
 		select {
 		case e := <-l.events:
 			l.returned(e)
@@ -342,10 +345,7 @@ func (l *loop) start(r ready) {
 			}
 		})
 	}
-	for _, k := range r.Publish {
-		l.calls[k.stripe] = time.Now()
-		l.do("Broker.Publish", func() func() { return l.publish(k) })
-	}
+	l.publishAll(r.Publish)
 	if s := r.Settle; s != nil {
 		l.do("Session.Settle", func() func() {
 			err := l.session.Settle(l.work, *s)
@@ -448,6 +448,21 @@ func (l *loop) fail(err error) {
 	}
 }
 
+// publishAll begins calls, or has them wait for the look at the broker that is due.
+func (l *loop) publishAll(calls []*call) {
+	r := &l.recognition
+	for _, k := range calls {
+		if l.calls[k.stripe].IsZero() {
+			l.calls[k.stripe] = time.Now()
+		}
+		if !r.begun() {
+			r.waiting = append(r.waiting, k)
+			continue
+		}
+		l.do("Broker.Publish", func() func() { return l.publish(k) })
+	}
+}
+
 func (l *loop) publish(k *call) func() {
 	started := time.Now()
 	errs := l.relay.publish(l.work, k.Batch, &l.most[k.stripe])
@@ -456,6 +471,9 @@ func (l *loop) publish(k *call) func() {
 	return func() {
 		delete(l.calls, k.stripe)
 		l.probe.answered(time.Now())
+		if slices.ContainsFunc(errs, outbox.IsUnavailable) {
+			l.recognition.forget()
+		}
 		l.logFailures(k, errs)
 		l.core.onPublished(time.Now(), k, errs)
 	}
@@ -537,6 +555,9 @@ func (l *loop) tell(hangs bool) {
 			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
 		}
 		return
+	}
+	if !l.recognition.begun() {
+		return // it may be another broker than the destination's
 	}
 	if l.state.change(StateFlowing, nil) {
 		l.relay.cfg.Logger.Info("destination flowing", "destination", l.relay.cfg.Name)

@@ -28,6 +28,7 @@ type table struct {
 	acquire  func() error // nil: always
 	settle   error        // what sessions that begin now answer to Settle
 	hang     func()       // in Settle; nil: it doesn't
+	broker   string       // that was recorded
 }
 
 func newTable(n int) *table {
@@ -114,6 +115,18 @@ func (s *tableSession) Lanes(context.Context, string, int) ([]string, string, er
 func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error)     { return nil, nil }
 func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
 func (s *tableSession) Controls(context.Context) (Controls, error)            { return Controls{}, nil }
+
+func (s *tableSession) Recognize(_ context.Context, identity []string) error {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	if s.table.broker == "" && len(identity) > 0 {
+		s.table.broker = identity[0]
+	}
+	if s.table.broker != identity[0] {
+		return outbox.Permanent(errors.New("another broker"))
+	}
+	return nil
+}
 
 func (s *tableSession) Expires() time.Time {
 	s.table.mu.Lock()

@@ -2,7 +2,10 @@ package schema
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -36,4 +39,26 @@ END`
 	return "-- Emitter: a service that writes messages to the write-ahead log alone. A superuser runs this.\n" +
 		"GRANT USAGE ON SCHEMA outbox TO " + name + ";\nGRANT USAGE ON SEQUENCE outbox.messages_id_seq TO " + name +
 		";\nDO " + QuoteLiteral(body) + ";\n\n"
+}
+
+const maxName = 63
+
+// SlotName is the default name of a destination's slot. Slots belong to the whole server, so the name has the database
+// and the destination: outbox_DATABASE_DESTINATION. A name from which the two could not be read again, because
+// something had to be replaced or left out, or because the database has an underscore, ends with a part of their hash.
+// So two destinations never have one name.
+func SlotName(database, destination string) string {
+	full := "outbox_" + database + "_" + destination
+	plain := strings.Map(func(c rune) rune {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return '_'
+		}
+		return c
+	}, strings.ToLower(full))
+	if plain == full && len(full) <= maxName && !strings.Contains(database, "_") {
+		return full
+	}
+	hash := sha256.Sum256([]byte(database + "\x00" + destination))
+	end := "_" + hex.EncodeToString(hash[:4])
+	return plain[:min(len(plain), maxName-len(end))] + end
 }

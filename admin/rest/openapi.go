@@ -103,7 +103,8 @@ func param(p verbs.Param) object {
 	case p.Type == reflect.TypeFor[verbs.Duration]():
 		o = object{"type": "string", "minLength": 1, "pattern": verbs.DurationPattern, "examples": []string{"1h30m"}}
 	case p.Type == reflect.TypeFor[time.Time]():
-		o = object{"type": "string", "format": "date-time"}
+		o = object{"type": "string", "anyOf": []object{{"format": "date-time"}, {"minLength": 1, "pattern": verbs.DurationPattern}},
+			"examples": []string{"2026-05-01T12:00:00Z", "1h30m"}}
 	case p.Repeats():
 		o = object{"type": "array", "items": object{"type": "string", "minLength": 1}}
 		if p.Required {

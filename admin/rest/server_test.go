@@ -397,7 +397,7 @@ func TestRequestsThatAreWrongAreRefusedWithTheirFault(t *testing.T) {
 		{"POST", requeue, `{"all":null}`, 400, `"field":"all"`},
 		{"POST", requeue, `{"ids":[null]}`, 400, `"field":"ids"`},
 		{"POST", requeue, `{"ids":["x"]}`, 400, `"field":"ids"`},
-		{"POST", requeue, `{"older_than":5,"all":true}`, 400, `"field":"older_than"`},
+		{"POST", requeue, `{"until":5,"all":true}`, 400, `"field":"until"`},
 		{"POST", requeue, `{"max":9223372036854775808,"all":true}`, 400, `"field":"max"`},
 		{"POST", requeue, `{"topic":"` + strings.Repeat("x", maxBody) + `"}`, 413, "larger"},
 		{"POST", requeue + "?all=true", `{}`, 400, "body"},

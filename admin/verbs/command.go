@@ -14,7 +14,7 @@ func (v Verb) Command(params any) string {
 	for _, p := range v.Given(params) {
 		for _, value := range p.Texts(params) {
 			switch {
-			case p.Arg != "":
+			case p.Behind():
 				behind, dashed = behind+" "+Word(value), dashed || strings.HasPrefix(value, "-")
 			case value == "true":
 				text += " --" + p.flag()
@@ -54,7 +54,7 @@ func Parse(line string) (v Verb, params any, ok bool) {
 		case flags && word == "--":
 			flags = false
 		case flags && strings.HasPrefix(word, "--"):
-			p, found := v.find(func(p Param) bool { return p.Arg == "" && p.flag() == word[2:] })
+			p, found := v.find(func(p Param) bool { return p.Flag && p.flag() == word[2:] })
 			if !found {
 				return v, nil, false
 			}

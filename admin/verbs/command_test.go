@@ -2,7 +2,9 @@ package verbs
 
 import (
 	"reflect"
+	"strconv"
 	"testing"
+	"time"
 )
 
 func TestACommandLineOfAVerbIsReadAsItIsWritten(t *testing.T) {
@@ -46,6 +48,37 @@ func TestACommandLineOfAVerbIsReadAsItIsWritten(t *testing.T) {
 		"outbox pause --nope a", "outbox throttle a --rate"} {
 		if v, _, ok := Parse(line); ok {
 			t.Errorf("%q is taken for %s", line, v.Name)
+		}
+	}
+}
+
+// Moments are read alike from a command line, a query and a body of JSON.
+func TestAMomentIsATimeOrHowLongAgo(t *testing.T) {
+	t.Parallel()
+	v, err := ByName("audit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := v.find(func(p Param) bool { return p.Name == "since" })
+	read := func(text string) (byText, byJSON any, errs [2]error) {
+		one, two := v.New(), v.New()
+		errs[0] = p.Set(one, text)
+		errs[1] = p.Decode(two, []byte(strconv.Quote(text)))
+		return p.Value(one), p.Value(two), errs
+	}
+	for text, want := range map[string]time.Time{"1h30m": time.Now().Add(-90 * time.Minute), "0s": time.Now(),
+		"2026-05-01T12:00:00Z":      time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC),
+		"2026-05-01T14:00:00+02:00": time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)} {
+		byText, byJSON, errs := read(text)
+		for i, got := range []any{byText, byJSON} {
+			if apart := got.(time.Time).Sub(want).Abs(); errs[i] != nil || apart > time.Minute {
+				t.Errorf("%s is read as %v, %v", text, got, errs[i])
+			}
+		}
+	}
+	for _, text := range []string{"", "yesterday", "-1h", "1d", "2026-05-01", "12:00", "1"} {
+		if _, _, errs := read(text); errs[0] == nil || errs[1] == nil {
+			t.Errorf("%q is read: %v", text, errs)
 		}
 	}
 }

@@ -66,6 +66,31 @@ per key, beginning within about a second.`,
 	})
 }
 
+// Retry are the parameters of "retry".
+type Retry struct {
+	Destination string `json:"destination" arg:"NAME" required:"true" help:"the destination"`
+	Topic       string `json:"topic,omitempty" help:"only what goes to this topic, as the message names it"`
+	Key         string `json:"key,omitempty" help:"only this ordering key"`
+	Intent
+}
+
+func retry() Verb {
+	return changes(Verb{
+		Name:  "retry",
+		Short: "Try again at once what has failed and waits for its next attempt",
+		Long: `After the cause is cured: the keys need not wait until their time comes. Relays notice within about five seconds.
+The attempt counts like any other: what fails again waits longer, and after the last attempt it is a dead letter.
+
+What is blocked or dead is sent by outbox dead requeue, what is paused by outbox resume. A broker or a topic that is
+unavailable is asked by the relay itself, again and again. A destination with a table of its own can't be told so: its
+relay has the times in memory.`,
+		Example: `  outbox retry billing --reason "their certificate is renewed"
+  outbox retry kafka --key customer-42`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Retry) (admin.Retried, error) {
+		return admin.Retry(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, action)
+	})
+}
+
 // Throttle are the parameters of "throttle".
 type Throttle struct {
 	Destination string   `json:"destination" arg:"NAME" required:"true" help:"the destination"`

@@ -13,21 +13,21 @@ import (
 
 // Filter are the parameters that select dead letters. Those that are given must all match.
 type Filter struct {
-	Blocked     bool     `json:"blocked,omitempty" help:"messages that keep their keys held, instead of dead letters"`
-	Destination string   `json:"destination,omitempty" help:"of this destination"`
-	Topic       string   `json:"topic,omitempty" help:"of this topic"`
-	Key         string   `json:"key,omitempty" help:"with this ordering key"`
-	Cause       string   `json:"cause,omitempty" enum:"invalid,refused,exhausted" help:"set aside as invalid, refused or exhausted"`
-	Group       string   `json:"group,omitempty" help:"of the group with this fingerprint, see dead group"`
-	New         bool     `json:"new,omitempty" help:"not acknowledged"`
-	OlderThan   Duration `json:"older_than,omitempty" help:"set aside longer ago than this"`
-	Discarded   bool     `json:"discarded,omitempty" help:"dead letters in the trash, instead of others"`
+	Blocked     bool      `json:"blocked,omitempty" help:"messages that keep their keys held, instead of dead letters"`
+	Destination string    `json:"destination,omitempty" help:"of this destination"`
+	Topic       string    `json:"topic,omitempty" help:"of this topic"`
+	Key         string    `json:"key,omitempty" help:"with this ordering key"`
+	Cause       string    `json:"cause,omitempty" enum:"invalid,refused,exhausted" help:"set aside as invalid, refused or exhausted"`
+	Group       string    `json:"group,omitempty" help:"of the group with this fingerprint, see dead group"`
+	New         bool      `json:"new,omitempty" help:"not acknowledged"`
+	Until       time.Time `json:"until,omitzero" help:"set aside before this time"`
+	Discarded   bool      `json:"discarded,omitempty" help:"dead letters in the trash, instead of others"`
 }
 
 // selection adds the ids to the filter.
 func (f Filter) selection(ids []string) (admin.Selection, error) {
 	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause,
-		Fingerprint: f.Group, New: f.New, Discarded: f.Discarded}
+		Fingerprint: f.Group, New: f.New, Discarded: f.Discarded, Before: f.Until}
 	if s.Blocked && s.Discarded {
 		return s, fault("discarded", "and blocked exclude each other")
 	}
@@ -39,9 +39,6 @@ func (f Filter) selection(ids []string) (admin.Selection, error) {
 	}
 	if s.Blocked && s.New {
 		return s, fault("new", "and blocked exclude each other: blocked messages are no dead letters yet")
-	}
-	if f.OlderThan > 0 {
-		s.Before = time.Now().Add(-time.Duration(f.OlderThan))
 	}
 	for _, text := range ids {
 		if position, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -19,6 +19,31 @@ func destinationsList() Verb {
 	})
 }
 
+// DestinationsMove are the parameters of "destinations move".
+type DestinationsMove struct {
+	Destination string `json:"destination" arg:"NAME" required:"true" help:"the destination that moves to another broker"`
+	Intent
+}
+
+func destinationsMove() Verb {
+	return changes(Verb{
+		Name:  "destinations move",
+		Short: "Let a destination deliver to another broker than before",
+		Long: `A relay refuses to deliver to another broker than the one that its destination was delivered to: a second relay
+with a wrong address sends nothing there. If the destination is to move, as to a new cluster, give its relays
+the new broker first. They refuse it, and "outbox status" tells which one it is. This command then accepts that
+broker, and they deliver within seconds. If no relay has refused one, the next relay's is accepted.
+
+It is refused while a relay delivers to the old broker. Nothing is sent again: what the old broker has got, the
+new one doesn't get; "outbox replay" can send it. Messages that are held, and dead letters that are requeued, go
+to the new broker.`,
+		Example: `  outbox destinations move kafka --dry-run
+  outbox destinations move kafka --reason "the new cluster"`,
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsMove) (admin.Moved, error) {
+		return admin.MoveDestination(ctx, db, p.Destination, action)
+	})
+}
+
 // DestinationsDrop are the parameters of "destinations drop".
 type DestinationsDrop struct {
 	Destination string `json:"destination" arg:"NAME" required:"true" help:"the destination to drop"`

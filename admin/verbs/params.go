@@ -23,6 +23,7 @@ type Param struct {
 	Name     string // in JSON, in a query, and with - in place of _ as a flag
 	Help     string
 	Arg      string // the name in the command's usage, "" for a flag
+	Flag     bool   // whether a flag gives it; one that has Arg as well may be given either way
 	Required bool
 	Default  string
 	Enum     []string
@@ -57,6 +58,18 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
+// TimeForm is how a moment is written: as a time, or as how long ago it was.
+const TimeForm = "a time such as 2026-05-01T12:00:00Z, or how long ago, such as 1h30m"
+
+// ParseTime reads a moment that is written as [TimeForm] says.
+func ParseTime(text string) (time.Time, error) {
+	var ago Duration
+	if text != "" && ago.UnmarshalText([]byte(text)) == nil {
+		return time.Now().Add(-time.Duration(ago)), nil
+	}
+	return time.Parse(time.RFC3339, text)
+}
+
 // Fault is a parameter that can't be used. Nothing was looked at or changed.
 type Fault struct {
 	Field string // a parameter's name; "" if it is about several
@@ -85,10 +98,25 @@ func paramsOf(t reflect.Type) (list []Param) {
 		if f.Tag.Get("role") == string(Operator) {
 			p.Role = Operator
 		}
+		if p.Type == reflect.TypeFor[time.Time]() {
+			p.Help += ": " + TimeForm
+		}
 		list = append(list, p)
+	}
+	// A destination is named in one way everywhere: by --destination, or alone where nothing else stands there.
+	alone := !slices.ContainsFunc(list, func(p Param) bool { return p.Arg != "" })
+	for i := range list {
+		p := &list[i]
+		if p.Name == "destination" && alone {
+			p.Arg = "NAME"
+		}
+		p.Flag = p.Arg == "" || p.Name == "destination"
 	}
 	return list
 }
+
+// Behind reports whether Command writes it behind the command: of a destination, only where it has to be named.
+func (p Param) Behind() bool { return p.Arg != "" && (p.Required || !p.Flag) }
 
 // Repeats reports whether it is a list.
 func (p Param) Repeats() bool { return p.Type.Kind() == reflect.Slice }
@@ -98,6 +126,13 @@ func (p Param) Set(params any, text string) error { return p.set(reflect.ValueOf
 
 func (p Param) set(params reflect.Value, text string) error {
 	v := params.FieldByIndex(p.index)
+	if at, ok := v.Addr().Interface().(*time.Time); ok {
+		var err error
+		if *at, err = ParseTime(text); err != nil {
+			return fault(p.Name, "is %q: want %s", text, p.Want())
+		}
+		return nil
+	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if u.UnmarshalText([]byte(text)) != nil {
 			return fault(p.Name, "is %q: want %s", text, p.Want())
@@ -137,7 +172,15 @@ func (p Param) Decode(params any, value []byte) error {
 	if f, err := strconv.ParseFloat(string(value), 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
 		value = strconv.AppendInt(nil, int64(f), 10) // to JSON 1.0 is a whole number, to package json it isn't
 	}
-	err := json.Unmarshal(value, v.Addr().Interface())
+	into := v.Addr().Interface()
+	var moment string
+	if p.Type == reflect.TypeFor[time.Time]() {
+		into = &moment
+	}
+	err := json.Unmarshal(value, into)
+	if into == any(&moment) && err == nil {
+		err = p.Set(params, moment)
+	}
 	if err == nil && p.Repeats() { // package json takes null for ""
 		err = json.Unmarshal(value, &[]notNull{})
 	}
@@ -164,7 +207,7 @@ func (*notNull) UnmarshalJSON(text []byte) error {
 func (p Param) Want() string {
 	switch p.Type {
 	case reflect.TypeFor[time.Time]():
-		return "a time such as 2026-05-01T12:00:00Z"
+		return TimeForm
 	case reflect.TypeFor[Duration]():
 		return "a duration such as 1h30m"
 	}

@@ -26,10 +26,10 @@ func All() []Verb {
 		tablesDead(), tablesRequeue(), tablesAck(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
 		messagesFind(), messagesShow(), replay(),
-		destinationsList(), destinationsDrop(),
+		destinationsList(), destinationsMove(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
 		holds(), relays(), retention(), audit(),
-		pause(), resume(), throttle(), controls(),
+		pause(), resume(), throttle(), controls(), retry(),
 		rebase(), handover(),
 	}
 }

@@ -34,8 +34,8 @@ func TestFileConformance(t *testing.T) {
 				}
 				return b
 			},
-			Topics: [2]string{"a", "b"},
-			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
+			Topics: [2]string{"a", "b"}, Apart: true,
+			Read: func(context.Context) ([]outbox.Message, error) { return readFiles(dir, files) },
 		}
 	})
 }
@@ -69,8 +69,8 @@ func TestWriterConformance(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		return relaytest.BrokerHarness{
 			Open:   func(t *testing.T) relay.Broker { return jsonl.New(f) },
-			Topics: [2]string{"a", "b"},
-			Read:   func(context.Context) ([]outbox.Message, error) { return readFiles(dir, 1) },
+			Topics: [2]string{"a", "b"}, Anonymous: true,
+			Read: func(context.Context) ([]outbox.Message, error) { return readFiles(dir, 1) },
 		}
 	})
 }

@@ -39,6 +39,10 @@ func TestExactlyOnceRefusesWhatCanNotKeepItsPromise(t *testing.T) {
 			func(*exactWorld) {}, nil,
 			[]string{"doesn't exist", "kafka-topics.sh", "--partitions 1", "cleanup.policy=compact", "create_topics"},
 		},
+		"another cluster than the destination's": { // which would get a cursor topic, or be told of what it lacks
+			func(w *exactWorld) { w.owned = []string{"kafka cluster of before"} }, nil,
+			[]string{"another broker"},
+		},
 		"a cursor topic of two partitions": {
 			func(w *exactWorld) { w.create(w.id+"-cursor", 2, "cleanup.policy", "compact") }, nil,
 			[]string{"has 2 partitions and must have one"},

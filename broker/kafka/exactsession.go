@@ -32,6 +32,9 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 			"no cursor that could tell; read the outbox by snapshot or replication, or leave exactly_once out"))
 		return nil, errors.Join(err, inner.Close(context.WithoutCancel(ctx)))
 	}
+	if err := s.exactly.recognize(ctx, coupled); err != nil {
+		return nil, errors.Join(err, inner.Close(context.WithoutCancel(ctx)))
+	}
 	session := &session{Coupled: coupled, exactly: s.exactly}
 	s.exactly.begin(session)
 	if err := s.exactly.takeUp(ctx); outbox.IsPermanent(err) || errors.Is(err, relay.ErrLeaseLost) {
@@ -48,6 +51,18 @@ func (s *source) Report(state relay.State, err error) {
 	if r, ok := s.inner.(relay.Reporting); ok {
 		r.Report(state, err)
 	}
+}
+
+// recognize asks whether this cluster is the destination's, before anything is written there. A cluster that doesn't
+// answer is asked again before it gets messages.
+func (e *ExactlyOnce) recognize(ctx context.Context, session relay.Session) error {
+	asking, cancel := context.WithTimeout(ctx, e.broker.cfg.Unanswered)
+	defer cancel()
+	names, err := e.Identity(asking)
+	if err != nil || len(names) == 0 {
+		return nil
+	}
+	return session.Recognize(ctx, names)
 }
 
 // begin makes s the session whose messages are published.

@@ -30,6 +30,7 @@ type table struct {
 	epoch   int
 	holds   map[string][]relay.Delivery
 	history []relay.Settlement
+	owned   []string // by the broker of these names
 }
 
 // write appends messages as rows.
@@ -126,6 +127,18 @@ func (s *tableSession) Passed(_ uint64, position int64) bool {
 
 func (s *tableSession) Controls(context.Context) (relay.Controls, error) {
 	return relay.Controls{}, nil
+}
+
+func (s *tableSession) Recognize(_ context.Context, identity []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.owned) == 0 {
+		s.owned = identity
+	}
+	if !slices.Equal(s.owned, identity) {
+		return outbox.Permanent(errors.New("another broker"))
+	}
+	return nil
 }
 
 func (s *tableSession) Whole() bool                 { return true }

@@ -17,11 +17,12 @@ import (
 // Broker publishes to Redis streams. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It
 // connects when first used, and again at the first use after a connection has broken.
 type Broker struct {
-	cfg     Config
-	streams *template.Template
-	client  redis.UniversalClient
-	name    outbox.ID // identifies this broker among all writers of a stream
-	calls   atomic.Int64
+	cfg       Config
+	addresses []string
+	streams   *template.Template
+	client    redis.UniversalClient
+	name      outbox.ID // identifies this broker among all writers of a stream
+	calls     atomic.Int64
 
 	// background bounds work that no caller waits for.
 	background context.Context
@@ -43,7 +44,7 @@ func New(addresses string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	b := &Broker{cfg: cfg, streams: streams, client: redis.NewUniversalClient(cfg.options(list)), name: outbox.NewID()}
+	b := &Broker{cfg: cfg, addresses: list, streams: streams, client: redis.NewUniversalClient(cfg.options(list)), name: outbox.NewID()}
 	b.background, b.stop = context.WithCancel(context.Background())
 	return b, nil
 }

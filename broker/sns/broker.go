@@ -37,13 +37,14 @@ func (cfg Config) open() (*service, amazon.Settings, error) {
 	if err := faults.Err(); err != nil {
 		return nil, amazon.Settings{}, fmt.Errorf("sns: %w", err)
 	}
-	return &service{cfg: cfg, client: sns.NewFromConfig(sdk)},
+	return &service{cfg: cfg, names: names, client: sns.NewFromConfig(sdk)},
 		amazon.Settings{Common: common, Service: "sns", Transport: transport, Names: names, LargestLimit: largestLimit}, nil
 }
 
 // service implements amazon.Service for SNS.
 type service struct {
 	cfg    Config
+	names  *amazon.Names
 	client *sns.Client
 }
 

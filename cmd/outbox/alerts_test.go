@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,8 +140,11 @@ func wellFor(but ...series) []series {
 func TestEachAlertFiresInItsFaultAndIsSilentOtherwise(t *testing.T) {
 	t.Parallel()
 	firing(t, wellFor(), "1h")
+	gone := series{`outbox_backlog_read_timestamp_seconds{database="gone"}`, "0+60x60 stale"}
+	firing(t, append(wellFor(), gone), "26h") // taken out of the configuration a day ago
 	faults := map[string]series{
 		"OutboxAbsent":                     {`outbox_build_info{version="1"}`, ""},
+		"OutboxDatabaseAbsent":             {`outbox_backlog_read_timestamp_seconds{database="other"}`, "0+60x180 stale"},
 		"OutboxUnread":                     {`outbox_backlog_read_timestamp_seconds`, "0x1800"},
 		"OutboxSlotRetains/kafka":          {`outbox_slot_retained_bytes{destination="kafka"}`, "20e9x1800"},
 		"OutboxSegmentsKept":               {`outbox_segments_kept`, "2x1800"},
@@ -212,6 +216,84 @@ func scraped(t *testing.T, text string) (all []series) {
 	return all
 }
 
+// dashboard is what of Grafana's file asks Prometheus.
+type dashboard struct {
+	Templating struct {
+		List []struct{ Name, Query string }
+	}
+	Panels []struct {
+		Title   string
+		Targets []struct{ Expr, LegendFormat string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	file, err := os.ReadFile("../../deploy/grafana/outbox.json")
+	if err == nil {
+		err = json.Unmarshal(file, &d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Of several databases with destinations of equal names, a person may see one, and each line has its label.
+func TestEachQueryOfTheDashboardIsOfTheChosenDatabases(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := readDashboard(t)
+	metric := regexp.MustCompile(`outbox_[a-z_]+`)
+	known := func(query string) {
+		t.Helper()
+		for _, name := range metric.FindAllString(query, -1) {
+			if !strings.Contains(string(text), "| `"+strings.TrimSuffix(name, "_bucket")+"` |") {
+				t.Errorf("%s: docs/metrics.md has no %s", query, name)
+			}
+		}
+		if metric.FindString(query) == "" {
+			t.Errorf("%s asks for no metric of the outbox", query)
+		}
+	}
+	var variables []string
+	for _, v := range d.Templating.List[1:] { // behind the data source
+		variables = append(variables, v.Name)
+		known(v.Query)
+	}
+	if !slices.Equal(variables, []string{"database", "destination"}) {
+		t.Errorf("the variables are %q", variables)
+	}
+	if query := d.Templating.List[2].Query; !strings.Contains(query, `{database=~"$database"}`) {
+		t.Errorf("destinations are chosen by %s", query)
+	}
+	for _, panel := range d.Panels {
+		for _, target := range panel.Targets {
+			known(target.Expr)
+			if n := len(metric.FindAllString(target.Expr, -1)); strings.Count(target.Expr, `{database=~"$database"`) != n ||
+				!strings.Contains(target.Expr, "by (database") {
+				t.Errorf("%s merges databases: %s", panel.Title, target.Expr)
+			}
+			if !strings.Contains(target.LegendFormat, "{{database}}") {
+				t.Errorf("%s: the legend doesn't name the database", panel.Title)
+			}
+		}
+	}
+	// What alerts and records merges none either.
+	rules, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range regexp.MustCompile(`(?:by|on) \([^)]*\)`).FindAllString(string(rules), -1) {
+		if !strings.Contains(by, "database") && by != "on ()" {
+			t.Errorf("a rule merges databases: %s", by)
+		}
+	}
+}
+
 // A broker that is away and one that refuses: the alerts fire by what the relay really serves, and each query of the
 // dashboard has an answer of a real Prometheus that scrapes it.
 func TestARelaysFaultsRaiseTheirAlertsAndFillTheDashboard(t *testing.T) {
@@ -239,23 +321,10 @@ func TestARelaysFaultsRaiseTheirAlertsAndFillTheDashboard(t *testing.T) {
 	})
 	firing(t, scraped(t, text), "20m", "OutboxDead/hook", "OutboxStalled/nats")
 
-	file, err := os.ReadFile("../../deploy/grafana/outbox.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal(file, &dashboard); err != nil {
-		t.Fatal(err)
-	}
 	n := 0
-	for _, panel := range dashboard.Panels {
+	for _, panel := range readDashboard(t).Panels {
 		for _, target := range panel.Targets {
-			query := strings.NewReplacer("$__rate_interval", "1m", "$destination", ".*").Replace(target.Expr)
+			query := strings.NewReplacer("$__rate_interval", "1m", "$database", ".*", "$destination", ".*").Replace(target.Expr)
 			until(t, panel.Title+" has an answer: "+query, func() bool {
 				code, body := get(t, "http://"+prometheus.Addr()+"/api/v1/query?query="+url.QueryEscape(query))
 				if code == http.StatusBadRequest {

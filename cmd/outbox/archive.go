@@ -13,7 +13,9 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func (a *app) archiveCommand() *cobra.Command {
@@ -45,10 +47,10 @@ func (a *app) archiveList() *cobra.Command {
 			case asJSONL:
 				return printJSONL(a.stdout, files)
 			}
-			t := newTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "BYTES")
+			t := newTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
 			for _, f := range files {
 				t.row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
-					fmt.Sprintf("%d-%d", f.First, f.Last), f.Count, f.Bytes)
+					fmt.Sprintf("%d-%d", f.First, f.Last), printed.Number(f.Count), printed.Bytes(f.Bytes))
 			}
 			return t.flush()
 		},
@@ -75,8 +77,8 @@ func timeFlag(flag, text string, into *time.Time) (err error) {
 	if text == "" {
 		return nil
 	}
-	if *into, err = time.Parse(time.RFC3339, text); err != nil {
-		return usage("--%s is %q: want a time such as 2026-05-01T12:00:00Z", flag, text)
+	if *into, err = verbs.ParseTime(text); err != nil {
+		return usage("--%s is %q: want %s", flag, text, verbs.TimeForm)
 	}
 	return nil
 }
@@ -119,6 +121,7 @@ func (a *app) archiveShow() *cobra.Command {
 	var want admin.MessageFilter
 	var since, until, id string
 	limit := 0
+	var out format
 	cmd := &cobra.Command{
 		Use:   "show DIR...",
 		Short: "Print messages of archives as JSON lines",
@@ -129,12 +132,13 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&since, "since", "", "only messages created at this time or later")
-	flags.StringVar(&until, "until", "", "only messages created before this time")
+	flags.StringVar(&since, "since", "", "only messages created at this time or later: "+verbs.TimeForm)
+	flags.StringVar(&until, "until", "", "only messages created before this time: "+verbs.TimeForm)
 	flags.StringVar(&want.Topic, "topic", "", "only messages of this topic")
 	flags.StringVar(&want.Key, "key", "", "only messages with this ordering key")
 	flags.StringVar(&id, "id", "", "only the message with this id")
 	flags.IntVar(&limit, "limit", 0, "how many to print at most; 0: all")
+	formatFlag(cmd, &out, asJSONL) // as they were archived
 	cmd.RunE = func(cmd *cobra.Command, dirs []string) error {
 		if err := errors.Join(timeFlag("since", since, &want.Since), timeFlag("until", until, &want.Until)); err != nil {
 			return err
@@ -205,8 +209,9 @@ Exit code 1: a file is damaged.`,
 				for _, fault := range found.Faults {
 					fmt.Fprintln(a.stdout, fault)
 				}
-				_, err = fmt.Fprintf(a.stdout, "%d files, %d messages; %d are repeats, %d are late\n",
-					found.Files, found.Messages, found.Repeats, found.Late)
+				_, err = fmt.Fprintf(a.stdout, "%s, %s; %s are repeats, %s are late\n",
+					printed.Many(found.Files, "file", "files"), printed.Many(found.Messages, "message", "messages"),
+					printed.Number(found.Repeats), printed.Number(found.Late))
 			}
 			if err == nil && len(found.Faults) > 0 {
 				err = coded{fmt.Errorf("the archive has %d faults", len(found.Faults)), exitError}

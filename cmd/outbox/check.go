@@ -70,10 +70,10 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 		return coded{errSaid, int(admin.ResultUnknown)}
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unknown(err) })
+	accepts, run := cmd.Args, cmd.RunE
 	cmd.Args = nil
-	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := cobra.NoArgs(cmd, args)
+		err := accepts(cmd, args)
 		if err == nil {
 			err = run(cmd, args)
 		}

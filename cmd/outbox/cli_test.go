@@ -97,7 +97,7 @@ func TestACheckSpeaksToMonitoringSystems(t *testing.T) {
 		t.Error("it has metrics of this process")
 	}
 	d.outbox("check", "-o", "json", "--pending-critical", "2").want(critical, `"result": "CRITICAL"`, `"pending"`)
-	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra"}, {"--pending-warning", "-1"},
+	for _, args := range [][]string{{"--nonsense"}, {"-o", "table"}, {"extra", "more"}, {"--pending-warning", "-1"},
 		{"--dead-warning", "2", "--dead-critical", "1"}} {
 		if r := d.outbox(append([]string{"check"}, args...)...).want(unknown,
 			"OUTBOX UNKNOWN - "); strings.Count(r.stdout, "\n") != 1 || r.stderr != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 const defaultConfigFile = "outbox.yaml"
@@ -124,8 +125,10 @@ func (a *app) configValidateCommand() *cobra.Command {
 something is wrong.
 
 It connects to nothing, unless --connect is given: then it also looks at the database and asks every broker whether it is
-reachable, with the addresses, certificates and logins of the configuration. No message is sent. Exits with 1 if one of
-them can't be used.`,
+reachable, with the addresses, certificates and logins of the configuration. No message is sent. Of a table of your own,
+one waiting row is read, marked with each outcome and buried, in a transaction that is rolled back, so rights, triggers
+and constraints are tried; for the write-ahead log, a replication connection is opened. Exits with 1 if one of them can't
+be used.`,
 		Example: `  outbox config validate --config outbox.yaml
   outbox config validate --connect`,
 		Args: cobra.NoArgs,
@@ -135,10 +138,7 @@ them can't be used.`,
 				return err
 			}
 			path, _ := a.configPath()
-			some := fmt.Sprintf("%d destinations", len(destinations(loaded.Config)))
-			if some == "1 destinations" {
-				some = "1 destination"
-			}
+			some := printed.Many(len(destinations(loaded.Config)), "destination", "destinations")
 			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil
@@ -150,7 +150,7 @@ them can't be used.`,
 			return a.printProbed(d.Probe(cmd.Context()))
 		},
 	}
-	cmd.Flags().BoolVar(&connects, "connect", false, "also ask the database and every broker whether they can be used")
+	cmd.Flags().BoolVar(&connects, "connect", false, "also try the database, the sources and every broker")
 	setFlag(cmd, &sets)
 	return cmd
 }
@@ -159,8 +159,8 @@ func (a *app) printProbed(found []daemon.Probed) error {
 	bad := 0
 	for _, p := range found {
 		text := "ok"
-		if p.What != "database" {
-			text = "ok, it answers; topics and rights to write show with the first message"
+		if p.Untried != "" {
+			text += ", " + clean(p.Untried)
 		}
 		if p.Err != nil {
 			bad++

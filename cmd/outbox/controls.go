@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func paused() view {
@@ -21,10 +22,24 @@ func resumed() view {
 	return asks(shows(func(a *app, _ *verbs.Resume, ended []admin.Control) error {
 		for _, c := range ended {
 			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", clean(c.Target.String()), clean(c.Actor),
-				span(time.Since(c.Since)))
+				printed.Span(time.Since(c.Since)))
 		}
 		return nil
 	}), nil, func(*verbs.Resume, []admin.Control) (string, bool) { return "", true })
+}
+
+func retried() view {
+	return asks(shows(func(a *app, _ *verbs.Retry, r admin.Retried) error {
+		more := ""
+		if r.More {
+			more = "; there may be more: run it again"
+		}
+		_, err := fmt.Fprintf(a.stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
+			clean(r.Destination), more)
+		return err
+	}), nil, func(_ *verbs.Retry, r admin.Retried) (string, bool) {
+		return fmt.Sprintf("Try %d keys of %s again at once?", r.Keys, clean(r.Target.String())), true
+	})
 }
 
 func throttled() view {
@@ -39,7 +54,7 @@ func throttled() view {
 		if p.Rate == 0 {
 			return "", true
 		}
-		return fmt.Sprintf("Bound %s to %d messages a second?", clean(p.Destination), p.Rate), true
+		return fmt.Sprintf("Bound %s to %s a second?", clean(p.Destination), printed.Many(p.Rate, "message", "messages")), true
 	})
 }
 

@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -103,4 +106,40 @@ func TestADestinationIsThrottledAlive(t *testing.T) {
 		}
 	}
 	d.outbox("throttle", "file", "--rate", "0").want(exitNotFound, "nothing is paused or throttled")
+}
+
+// After a receiver was repaired, nobody waits for the time of the next attempt.
+func TestWhatFailsIsTriedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	var repaired atomic.Bool
+	var got atomic.Int32
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !repaired.Load() {
+			http.Error(w, "not now", http.StatusInternalServerError)
+			return
+		}
+		got.Add(1)
+	}))
+	defer receiver.Close()
+	d.outbox("retry", "hook", "--yes").want(exitNotFound, "no relay has delivered to")
+	d.relay(d.fileYAML(fmt.Sprintf("  - name: hook\n    broker: {http: {url: %q, allow_networks: [127.0.0.1]}}\n"+
+		"    delivery: {backoff: {initial: 1h, max: 1h}, outage: {after: 1000}}\n", receiver.URL)))
+	until(t, "there is a cursor", func() bool { return d.int(`SELECT count(*) FROM outbox.cursors WHERE destination = 'hook'`) == 1 })
+	d.outbox("retry", "hook", "--yes").want(exitNotFound, "no key there has failed")
+	for key := range 3 {
+		d.event("orders", fmt.Sprint(key), 1)
+	}
+	until(t, "all have failed", func() bool {
+		return d.int(`SELECT count(*) FROM outbox.holds WHERE retry_at > now() + interval '20 minutes' AND error IS NOT NULL`) == 3
+	})
+	until(t, "the verdict has the command", func() bool { return strings.Contains(d.outbox("status").stdout, "outbox retry hook") })
+	repaired.Store(true)
+	d.outbox("retry", "hook").want(exitUsage, "--yes")
+	d.outbox("retry", "hook", "--dry-run").want(exitOK)
+	d.outbox("retry", "hook", "--key", "1", "--yes", "--reason", "repaired").want(exitOK, "1 keys of hook are due")
+	until(t, "one is delivered", func() bool { return got.Load() == 1 })
+	d.outbox("retry", "hook", "--yes", "--reason", "repaired").want(exitOK, "2 keys of hook are due")
+	until(t, "all are delivered", func() bool { return got.Load() == 3 })
+	until(t, "nothing waits", func() bool { return d.int(`SELECT count(*) FROM outbox.holds`) == 0 })
 }

@@ -112,8 +112,11 @@ func unasked(answers []answer) error {
 			names = append(names, from.name)
 		}
 	}
-	if len(names) == 0 {
+	switch {
+	case len(names) == 0:
 		return nil
+	case len(answers) == 1:
+		return coded{errSaid, exitError} // the verdict names the cause
 	}
 	return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(answers), strings.Join(names, ", ")), exitError}
 }

@@ -62,6 +62,14 @@ func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 		"\norders: IDLE", "\nbilling: IDLE", "1 of 3 databases could not be asked: hangs")
 	command(t, three, nil, "check").want(critical, "OUTBOX CRITICAL - hangs: ", "3 databases: 1 CRITICAL, 2 OK | 'orders/kafka_oldest'")
 
+	// One alone has the same state.
+	for _, url := range []string{silent(t), "postgres://nobody@127.0.0.1:1/x"} {
+		env := []string{"OUTBOX_DATABASE_URL=" + url}
+		command(t, both, env, "status").want(exitError, "BROKEN: ", "\nnext: check the database\n")
+		command(t, both, env, "status", "-o", "json").want(exitError, `"state": "broken"`)
+		command(t, both, env, "check").want(critical, "OUTBOX CRITICAL - ")
+	}
+
 	billing.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at,
 		attempts, reason, error) VALUES ('kafka', 'k', 1, '00000000-0000-7000-8000-000000000001', 'orders', 'k', 0, '', now(), 10, 'refused', 'no')`)
 	command(t, three, nil, "status", "--exit-code").want(exitError, "the worst is hangs\n", "\nbilling: DEAD",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listLetters() view {
@@ -174,15 +175,8 @@ func actOnDead(verb string) view {
 		func(p *verbs.DeadAct, found admin.Job) (string, bool) {
 			*p = verbs.DeadAct{Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max,
 				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
-			return fmt.Sprintf("%s %s?", title(verb), messages(found.Total)), found.Total > 0
+			return fmt.Sprintf("%s %s?", title(verb), printed.Many(found.Total, "message", "messages")), found.Total > 0
 		})
 	v.follow = follow
 	return v
-}
-
-func messages(n int64) string {
-	if n == 1 {
-		return "1 message"
-	}
-	return fmt.Sprintf("%d messages", n)
 }

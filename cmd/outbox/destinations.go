@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listDestinations(a *app, _ *struct{}, list []admin.Destination) error {
@@ -16,13 +18,32 @@ func listDestinations(a *app, _ *struct{}, list []admin.Destination) error {
 	return writeDestinations(a.stdout, &admin.Report{At: time.Now(), Destinations: list})
 }
 
+func moveDestination() view {
+	to := func(m admin.Moved) string {
+		if len(m.To) == 0 {
+			return "the broker that the next relay has"
+		}
+		return strings.Join(m.To, ", ")
+	}
+	return asks(shows(func(a *app, _ *verbs.DestinationsMove, done admin.Moved) error {
+		_, err := fmt.Fprintf(a.stdout, "moved %s to %s\n", clean(done.Destination), clean(to(done)))
+		return err
+	}), func(a *app, _ *verbs.DestinationsMove, found admin.Moved) error {
+		t := newTable(a.stdout, "DESTINATION", "FROM", "TO")
+		t.row(found.Destination, strings.Join(found.From, ", "), to(found))
+		return t.flush()
+	}, func(p *verbs.DestinationsMove, _ admin.Moved) (string, bool) {
+		return fmt.Sprintf("Move destination %s? What the old broker has got isn't sent again.", clean(p.Destination)), true
+	})
+}
+
 func dropDestination() view {
 	return asks(shows(func(a *app, _ *verbs.DestinationsDrop, done admin.Dropped) error {
 		_, err := fmt.Fprintf(a.stdout, "dropped %s\n", clean(done.Destination))
 		return err
 	}), func(a *app, _ *verbs.DestinationsDrop, found admin.Dropped) error {
 		t := newTable(a.stdout, "DESTINATION", "CURSORS", "UNDELIVERED", "HELD", "DEAD")
-		t.row(found.Destination, found.Cursors, found.Pending, found.Holds, found.DeadLetters)
+		t.row(found.Destination, found.Cursors, found.Pending, printed.Number(found.Holds), printed.Number(found.DeadLetters))
 		return t.flush()
 	}, func(p *verbs.DestinationsDrop, _ admin.Dropped) (string, bool) {
 		return fmt.Sprintf("Drop destination %s for ever?", clean(p.Destination)), true

@@ -120,8 +120,17 @@ func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 }
 
 func (a *app) addProbed(e *admin.Examination, p daemon.Probed) {
+	source := strings.HasPrefix(p.What, "source of ")
 	if p.Err == nil {
-		e.Well = append(e.Well, p.What)
+		what := p.What
+		if source && p.Untried != "" {
+			what += " (" + p.Untried + ")"
+		}
+		e.Well = append(e.Well, what)
+		return
+	}
+	if source { // its error says what to run
+		e.Symptoms = append(e.Symptoms, admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error())})
 		return
 	}
 	s := admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),

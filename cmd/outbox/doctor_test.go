@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestTheDoctorLooksAtEverythingAndItsRepairsRepair(t *testing.T) {
@@ -132,4 +135,51 @@ func TestTheDoctorsProposalSaysThatRowsWillBeDeleted(t *testing.T) {
 		type varchar(255) NOT NULL, payload jsonb)`)
 	d.outbox("doctor", "--table", "outboxevent").want(exitOK, "preset: \"debezium\"\n  # This preset DELETES delivered rows.",
 		"delivered rows are DELETED", "or read the table by the write-ahead log")
+}
+
+// What a relay's role lacks is told by validate and by the doctor, with what repairs it, and not first by a relay.
+func TestWhatARelayCouldNotDoIsToldBeforeItRuns(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	role := "relay_" + d.Config().Database
+	d.exec("CREATE ROLE " + role + " LOGIN")
+	t.Cleanup(func() { _, _ = d.Exec(context.Background(), `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	d.exec(schema.Grants("", role, role))
+	d.exec(`CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload text, sent_at timestamptz)`)
+	slot := "shop_" + d.Config().Database
+	d.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	t.Cleanup(func() { d.dropSlot(slot) })
+	columns := "      table: events\n      columns: {id: id, topic: '{topic}', payload: payload}\n"
+	yaml := d.fileYAML("    replication: {}\n" +
+		"  - name: marked\n    broker: {stdout: {}}\n    source:\n      strategy: advisory\n" + columns +
+		"      done: {how: timestamp, column: sent_at}\n      failure: {dead_table: dead}\n" +
+		"  - name: logged\n    broker: {stdout: {}}\n    replication: {slot: " + slot + ", publication: shop}\n" +
+		"    source:\n      strategy: replication\n" + columns)
+	if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address, err := url.Parse(d.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(role)
+	as := func(args ...string) result { return d.outbox(append(args, "--database-url", address.String())...) }
+	lacks := []string{"source of file: the role has no right to replicate", `ALTER ROLE "` + role + `" REPLICATION`,
+		`CREATE PUBLICATION "outbox" FOR TABLE "outbox"."messages"`, "source of marked: the table of dead letters",
+		"outbox migrate sources", "source of logged: there is no publication"}
+	as("config", "validate", "--connect").want(exitError, lacks...)
+	for i := range lacks {
+		lacks[i] = strings.Replace(lacks[i], "source of", "FAULT: source of", 1)
+	}
+	as("doctor", "--exit-code").want(exitError, lacks...)
+
+	d.exec(`ALTER ROLE ` + role + ` REPLICATION`)
+	d.exec(`CREATE PUBLICATION outbox FOR TABLE outbox.messages WITH (publish = 'insert', publish_via_partition_root = true)`)
+	d.outbox("migrate", "sources", "--apply").want(exitOK, "dead letters", "publication shop")
+	as("config", "validate", "--connect").want(exitError, "source of file: ok", "source of logged: ok",
+		"source of marked: ", "permission denied",
+		`GRANT SELECT, UPDATE, DELETE ON "events" TO "`+role+`"; GRANT SELECT, INSERT ON "dead" TO "`+role+`"`)
+	d.exec(`GRANT SELECT, UPDATE, DELETE ON events TO ` + role + `; GRANT SELECT, INSERT ON dead TO ` + role)
+	as("config", "validate", "--connect").want(exitOK, "source of marked: ok, no row waits")
+	as("doctor").want(exitOK, "source of file", "source of marked (no row waits", "source of logged").never("FAULT: source")
 }

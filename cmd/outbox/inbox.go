@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -33,7 +34,7 @@ func (a *app) inboxDead() (list []*cobra.Command) {
 func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cobra.Command {
 	run := cmd.RunE
 	_, ids, _ := strings.Cut(cmd.Use, " ")
-	cmd.Use = strings.TrimSpace(name + " CONSUMER " + ids)
+	cmd.Use = strings.TrimSpace(name + " CONSUMER " + strings.TrimPrefix(ids, "[NAME]"))
 	cmd.Aliases = nil
 	cmd.Example = fmt.Sprintf("  outbox inbox %s payments --cause exhausted", name)
 	cmd.Args = args
@@ -125,7 +126,7 @@ func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
 	if i.Closed.IsZero() {
 		state = "still written to by an open transaction, or no retention has run since"
 	}
-	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", span(i.Window),
+	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", printed.Span(i.Window),
 		ago(now, i.Turned), state)
 	if i.Due {
 		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
@@ -133,7 +134,7 @@ func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
 	fmt.Fprintln(w)
 	t := newTable(w, "TABLE", "ROLE", "SIZE")
 	for _, table := range i.Tables {
-		t.row(table.Name, table.Role, bytesText(table.Bytes))
+		t.row(table.Name, table.Role, printed.Bytes(table.Bytes))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -155,9 +156,9 @@ func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
 
 func inboxWindow() view {
 	return asks(shows(func(a *app, _ *verbs.InboxWindow, w verbs.Window) error {
-		_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", span(w.Window))
+		_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", printed.Span(w.Window))
 		return err
 	}), nil, func(p *verbs.InboxWindow, _ verbs.Window) (string, bool) {
-		return fmt.Sprintf("Keep records for %s?", span(time.Duration(p.Window))), true
+		return fmt.Sprintf("Keep records for %s?", printed.Span(time.Duration(p.Window))), true
 	})
 }

@@ -34,7 +34,7 @@ func TestVerifyNamesFaultsAndSaysSoByItsExitCode(t *testing.T) {
 	d.outbox("verify", "--consumer", "payments").want(exitError, "6 committed, 5 applied",
 		"missing", "00000000-0000-7000-8000-000000000002", "applied 2 times",
 		"applied before 00000000-0000-7000-8000-000000000003", "1 missing, 1 doubled, 1 inverted, 0 gaps")
-	r := d.outbox("verify", "--consumer", "payments", "--json").want(exitError)
+	r := d.outbox("verify", "--consumer", "payments", "-o", "json").want(exitError)
 	var v admin.Verification
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Missing.List[0].Position != 2 || v.Doubled.List[0].Times != 2 ||
 		v.Inverted.List[0].Position != 4 || v.Inverted.List[0].Before.Position != 3 {
@@ -47,10 +47,10 @@ func TestVerifyNamesFaultsAndSaysSoByItsExitCode(t *testing.T) {
 	d.outbox(append(nothing, "--allow-empty")...).want(exitOK, "0 committed")
 	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt").want(exitNothing,
 		"none of the messages in the outbox is in the range", "--topic")
-	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt", "--json").want(exitNothing, `"committed": 0`, `"oldest": "20`)
+	d.outbox("verify", "--consumer", "payments", "--topic", "misspelt", "-o", "json").want(exitNothing, `"committed": 0`, `"oldest": "20`)
 	d.exec(`TRUNCATE outbox.messages`)
 	d.outbox("verify", "--consumer", "payments").want(exitNothing, "the outbox is empty", "retention")
-	d.outbox("verify", "--consumer", "payments", "--json").want(exitNothing, `"oldest": null`)
+	d.outbox("verify", "--consumer", "payments", "-o", "json").want(exitNothing, `"oldest": null`)
 	d.outbox("verify").want(exitUsage, "--consumer")
 	d.outbox("verify", "--consumer", "c", "--since", "yesterday").want(exitUsage, "2026-05-01T12:00:00Z")
 	d.outbox("verify", "--consumer", "c", "--target-url", "postgres://%zz").want(exitConfig, "--target-url")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // previewJob shows what a dry run has listed.
@@ -20,7 +21,7 @@ func previewJob[P any](a *app, _ *P, job admin.Job) error {
 	}
 	t := newTable(a.stdout, "MESSAGES", "DESTINATION", "TOPIC", "CAUSE")
 	for _, g := range job.Groups {
-		t.row(g.N, g.Destination, g.Topic, g.Reason)
+		t.row(printed.Number(g.N), g.Destination, g.Topic, g.Reason)
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -38,7 +39,7 @@ func replayed() view {
 		func(p *verbs.Replay, found admin.Job) (string, bool) {
 			*p = verbs.Replay{Destination: p.Destination, To: p.To, Max: p.Max,
 				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}, Archived: p.Archived}
-			return fmt.Sprintf("Send %s once more?", messages(found.Total)), found.Total > 0
+			return fmt.Sprintf("Send %s once more?", printed.Many(found.Total, "message", "messages")), found.Total > 0
 		})
 	var dirs []string
 	var from *admin.Archived
@@ -85,7 +86,7 @@ func follow(ctx context.Context, a *app, at seat, actor string, result any) (any
 	run := table[slices.IndexFunc(table, func(v verbs.Verb) bool { return v.Name == "jobs run" })]
 	if job.State == admin.JobWaiting {
 		fmt.Fprintf(a.stderr, "job %d begins in %s; to take it back: outbox jobs undo %d\n", job.ID,
-			span(time.Until(job.Next).Round(time.Second)), job.ID)
+			printed.Span(time.Until(job.Next).Round(time.Second)), job.ID)
 	}
 	for job.ID > 0 && job.Ended.IsZero() {
 		params := run.New().(*verbs.JobRun)
@@ -103,13 +104,13 @@ func follow(ctx context.Context, a *app, at seat, actor string, result any) (any
 
 // progress is a job in a line.
 func progress(job admin.Job) string {
-	text := fmt.Sprintf("%d of %d", job.Done, job.Total)
+	text := fmt.Sprintf("%s of %s", printed.Number(job.Done), printed.Number(job.Total))
 	if job.Skipped > 0 {
-		text += fmt.Sprintf(", %d skipped", job.Skipped)
+		text += fmt.Sprintf(", %s skipped", printed.Number(job.Skipped))
 	}
 	if job.State == admin.JobRunning && job.PerSecond > 0 {
 		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond,
-			span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
+			printed.Span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
 	}
 	return text
 }
@@ -119,17 +120,17 @@ var past = map[admin.BulkVerb]string{admin.BulkRequeue: "requeued", admin.BulkDi
 	admin.BulkRestore: "restored", admin.BulkReplay: "replayed"}
 
 func writeOutcome(a *app, job admin.Job) error {
-	text := fmt.Sprintf("%s %s", past[job.Verb], messages(job.Done))
+	text := fmt.Sprintf("%s %s", past[job.Verb], printed.Many(job.Done, "message", "messages"))
 	switch {
 	case job.State == admin.JobUndone:
 		text = fmt.Sprintf("job %d was undone", job.ID)
 	case job.Ended.IsZero() && job.ID > 0:
 		text = fmt.Sprintf("job %d is %s: %s", job.ID, job.State, progress(job))
 	case job.State == admin.JobStopped:
-		text += fmt.Sprintf("; the rest, %d, was stopped", job.Left)
+		text += fmt.Sprintf("; the rest, %s, was stopped", printed.Number(job.Left))
 	}
 	if job.Skipped > 0 {
-		text += fmt.Sprintf("; %d were left as they are", job.Skipped)
+		text += fmt.Sprintf("; %s were left as they are", printed.Number(job.Skipped))
 	}
 	if job.Note != "" {
 		text += ": " + job.Note
@@ -146,7 +147,8 @@ func listJobs(a *app, p *verbs.JobsList, jobs []admin.Job) error {
 	t := newTable(a.stdout, "JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON")
 	now := time.Now()
 	for _, j := range jobs {
-		t.row(j.ID, j.Verb, j.State, j.Done, j.Skipped, j.Left, j.Destination, j.Actor, ago(now, j.Planned), short(j.Reason, 60))
+		t.row(j.ID, j.Verb, j.State, printed.Number(j.Done), printed.Number(j.Skipped), printed.Number(j.Left), j.Destination,
+			j.Actor, ago(now, j.Planned), short(j.Reason, 60))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -175,7 +177,7 @@ func showJob(a *app, _ *verbs.JobShow, d admin.JobDetail) error {
 		t.row("ended", d.Ended.Local().Format(time.RFC3339))
 	}
 	for _, g := range d.Groups {
-		t.row("messages", fmt.Sprintf("%d of %s, %s, %s", g.N, g.Destination, g.Topic, g.Reason))
+		t.row("messages", fmt.Sprintf("%s of %s, %s, %s", printed.Number(g.N), g.Destination, g.Topic, g.Reason))
 	}
 	for _, m := range d.Sample {
 		t.row("such as", m.MessageID)

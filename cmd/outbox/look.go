@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
@@ -19,7 +20,7 @@ func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
 	for _, h := range list {
 		next := "blocked"
 		if !h.Blocked {
-			next = "in " + span(h.Due.Sub(now))
+			next = "in " + printed.Span(h.Due.Sub(now))
 		}
 		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago",
 			next, short(h.Error, errorWidth))
@@ -68,26 +69,26 @@ func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
 	t := newTable(a.stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
 	now := time.Now()
 	for _, d := range g.Groups {
-		t.row(d.Fingerprint, d.Messages, d.New, d.Again, d.Destination, d.Topic, d.Reason, ago(now, d.First)+" ago",
-			ago(now, d.Last)+" ago", short(d.Error, errorWidth))
+		t.row(d.Fingerprint, printed.Number(d.Messages), printed.Number(d.New), printed.Number(d.Again), d.Destination, d.Topic,
+			d.Reason, ago(now, d.First)+" ago", ago(now, d.Last)+" ago", short(d.Error, errorWidth))
 	}
 	if err := t.flush(); err != nil {
 		return err
 	}
 	if g.Partial {
-		fmt.Fprintf(a.stderr, "%d dead letters were looked at, and there are more: select fewer by flags\n", g.Looked)
+		fmt.Fprintf(a.stderr, "%s dead letters were looked at, and there are more: select fewer by flags\n", printed.Number(g.Looked))
 	}
 	return nil
 }
 
 func listRetention(a *app, _ *struct{}, list []admin.RetainedSegment) error {
-	t := newTable(a.stdout, "SEGMENT", "BYTES", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
+	t := newTable(a.stdout, "SEGMENT", "SIZE", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
 	for _, s := range list {
 		oldest := "–"
 		if !s.Oldest.IsZero() {
 			oldest = s.Oldest.Local().Format(time.DateTime)
 		}
-		t.row(s.Name, s.Bytes, s.Messages, oldest, strings.Join(s.NeededBy, ", "), s.Emptied())
+		t.row(s.Name, printed.Bytes(s.Bytes), printed.Number(s.Messages), oldest, strings.Join(s.NeededBy, ", "), s.Emptied())
 	}
 	return t.flush()
 }

@@ -121,6 +121,12 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 			return nil
 		},
 	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if err.Error() == "unknown flag: --json" {
+			err = fmt.Errorf("%w: what a command finds is printed as JSON by -o json", err)
+		}
+		return err
+	})
 	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
 	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
 		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
@@ -216,6 +222,7 @@ func views() map[string]view {
 		"messages show":     shows(showMessage),
 		"replay":            replayed(),
 		"destinations ls":   shows(listDestinations, "list"),
+		"destinations move": moveDestination(),
 		"destinations drop": dropDestination(),
 		"inbox status":      shows(writeInbox),
 		"inbox window":      inboxWindow(),
@@ -228,6 +235,7 @@ func views() map[string]view {
 		"resume":            resumed(),
 		"throttle":          throttled(),
 		"controls":          shows(listControls),
+		"retry":             retried(),
 		"rebase":            rebased(),
 		"handover":          handedOver(),
 	}

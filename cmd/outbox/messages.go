@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listMessages(a *app, _ *verbs.MessagesFind, found admin.FoundMessages) error {
@@ -22,8 +23,8 @@ func listMessages(a *app, _ *verbs.MessagesFind, found admin.FoundMessages) erro
 	} else {
 		fmt.Fprintln(a.stderr, "none")
 	}
-	fmt.Fprintf(a.stderr, "looked through %d of %d segments, %s, in %.2fs\n", found.Segments, found.Of,
-		messages(found.Looked), found.Seconds)
+	fmt.Fprintf(a.stderr, "looked through %d of %d segments, %s, in %s\n", found.Segments, found.Of,
+		printed.Many(found.Looked, "message", "messages"), printed.Span(time.Duration(found.Seconds*float64(time.Second))))
 	if found.Next != "" {
 		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", found.Next)
 	}
@@ -72,7 +73,7 @@ func showMessage(a *app, p *verbs.MessagesShow, lives []admin.MessageLife) error
 				since = ago(now, d.Since) + " ago"
 			}
 			if !d.Due.IsZero() {
-				next = "in " + span(d.Due.Sub(now))
+				next = "in " + printed.Span(d.Due.Sub(now))
 			}
 			t.row(d.Destination, d.State, d.Attempts, since, next, short(d.Error, errorWidth))
 		}

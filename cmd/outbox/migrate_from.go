@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -211,7 +212,7 @@ func (v *move) finish(ctx context.Context) error {
 			return nil
 		}
 		if n != said {
-			fmt.Fprintf(v.stderr, "%d rows wait for the relay that reads the table\n", n)
+			fmt.Fprintf(v.stderr, "%s for the relay that reads the table\n", printed.Many(n, "row waits", "rows wait"))
 			said = n
 		}
 		select {

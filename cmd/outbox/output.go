@@ -144,33 +144,5 @@ func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return span(now.Sub(t))
-}
-
-// span is a duration with the precision that a person wants.
-func span(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-func bytesText(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, prefix := float64(n)/unit, 0
-	for value >= unit && prefix < 3 {
-		value /= unit
-		prefix++
-	}
-	return fmt.Sprintf("%.1f %ciB", value, "KMGT"[prefix])
+	return printed.Span(now.Sub(t))
 }

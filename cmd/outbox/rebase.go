@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func rebased() view {
@@ -13,7 +14,7 @@ func rebased() view {
 			fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
 		}
 		for _, d := range done {
-			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", clean(d.Destination), messages(d.Held))
+			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", clean(d.Destination), printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
 	}), nil, func(p *verbs.Rebase, _ []admin.Rebased) (string, bool) {

@@ -139,7 +139,7 @@ func line(v verbs.Verb, params any) []string {
 	var behind []string
 	for _, p := range v.Given(params) {
 		for _, text := range p.Texts(params) {
-			if p.Arg != "" {
+			if p.Behind() {
 				behind = append(behind, text)
 			} else {
 				args = append(args, "--"+flagName(p.Name)+"="+text)
@@ -157,8 +157,8 @@ func (s *served) trash() {
 	s.exec(`INSERT INTO outbox.job_messages SELECT 1, 1, destination, lane, id, message_id, dead_at FROM outbox.trash`)
 }
 
-// varies is what differs between two looks at equal states: times, spans, processes and sizes.
-var varies = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"|\d+(\.\d+)?(ms|s\b|m\b|h\b)+|"(pid|bytes|kept_bytes|seconds|remaining_seconds|per_second|window_ns|clock_ahead_ns)": *[\d.e+-]+|"(database|version)": *"[^"]*"|\d\d:\d\d:\d\d|"value": *[\d.e+-]+, *"unit": *"s"`)
+// varies is what differs between two looks at equal states: times, spans, processes, sizes and folders.
+var varies = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"|\d+(\.\d+)?(ms|s\b|m\b|h\b)+|"(pid|bytes|kept_bytes|seconds|remaining_seconds|per_second|window_ns|clock_ahead_ns)": *[\d.e+-]+|"(database|version)": *"[^"]*"|\d\d:\d\d:\d\d|"value": *[\d.e+-]+, *"unit": *"s"|"file /[^"]*"`)
 
 func alike(s string) string {
 	var b bytes.Buffer

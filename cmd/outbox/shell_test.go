@@ -18,7 +18,7 @@ func TestCompletionKnowsVerbsAndWhatIsInTheDatabase(t *testing.T) {
 	ids := []string{"00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002", "00000000-0000-7000-8000-000000000003"}
 	for line, want := range map[string][]string{
 		"dest":                      {"destinations"},
-		"destinations ":             {"drop", "ls"},
+		"destinations ":             {"drop", "ls", "move"},
 		"pause ":                    {"kafka"},
 		"pause x":                   nil,
 		"pause kafka ":              nil,

@@ -68,9 +68,10 @@ type named struct {
 	*admin.Report
 }
 
-// reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error.
+// reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error,
+// unless it can't be reached: that is its state, as a relay and its page have it.
 func (a *app) reports(answers []answer) ([]named, error) {
-	if len(answers) == 1 && answers[0].err != nil {
+	if len(answers) == 1 && answers[0].err != nil && !a.unreachable(answers[0].err) {
 		return nil, answers[0].err
 	}
 	var list []named
@@ -202,7 +203,7 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 			}
 			lease := "none"
 			if g.Live {
-				lease = span(g.LeaseUntil.Sub(r.At)) + " left"
+				lease = printed.Span(g.LeaseUntil.Sub(r.At)) + " left"
 				if d.Table != nil {
 					lease = "its sessions"
 				}
@@ -210,13 +211,14 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 			// What belongs to the destination as a whole stands in its first line.
 			held, blocked, dead, delivered := "", "", "", ""
 			if i == 0 {
-				held, blocked = d.Held.Messages.String(), fmt.Sprint(d.Held.Blocked)
-				dead, delivered = d.Dead.Messages.String(), fmt.Sprint(d.Delivered)
+				held, blocked = d.Held.Messages.String(), printed.Number(d.Held.Blocked)
+				dead, delivered = d.Dead.Messages.String(), printed.Number(d.Delivered)
 			}
 			t.row(name, d.Verdict.Words(), g.Owner, g.Epoch, lease, g.Pending, ago(r.At, oldest), held, blocked, dead, delivered)
 		}
 		if len(d.Groups) == 0 {
-			t.row(d.Name, d.Verdict.Words(), "", "", "none", "", ago(r.At, d.Oldest), d.Held.Messages, d.Held.Blocked, d.Dead.Messages, "")
+			t.row(d.Name, d.Verdict.Words(), "", "", "none", "", ago(r.At, d.Oldest), d.Held.Messages,
+				printed.Number(d.Held.Blocked), d.Dead.Messages, "")
 		}
 	}
 	if err := t.flush(); err != nil {
@@ -270,7 +272,7 @@ func writeSegments(w io.Writer, r *admin.Report) error {
 			empty++
 			continue
 		}
-		t.row(s.Name, bytesText(s.Bytes), strings.Join(s.NeededBy, ", "))
+		t.row(s.Name, printed.Bytes(s.Bytes), strings.Join(s.NeededBy, ", "))
 	}
 	if empty > 0 {
 		t.row(fmt.Sprintf("%d more", empty), "empty", "")
@@ -294,7 +296,7 @@ func writeOpen(w io.Writer, r *admin.Report) error {
 func writeUnselected(w io.Writer, r *admin.Report) error {
 	t := newTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
 	for _, u := range r.Unselected {
-		t.row(u.Topic, u.Messages, ago(r.At, u.Last)+" ago", short(u.EventType, 40), u.Relay)
+		t.row(u.Topic, printed.Number(u.Messages), ago(r.At, u.Last)+" ago", short(u.EventType, 40), u.Relay)
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -318,7 +320,7 @@ func writeSlots(w io.Writer, r *admin.Report) error {
 		if !s.LostAt.IsZero() && s.Position == "" { // otherwise there is another one
 			lost = fmt.Sprintf("%s ago: %s", ago(r.At, s.LostAt), s.LostReason)
 		}
-		t.row(d.Name, by, s.Name, s.Position, s.Status, bytesText(s.Kept), lost)
+		t.row(d.Name, by, s.Name, s.Position, s.Status, printed.Bytes(s.Kept), lost)
 	}
 	return t.flush()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
@@ -41,12 +42,12 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
 // actOnRows is the view of a verb that acts on dead letters of a table. Both texts have a place for their number.
 func actOnRows[P any](ask, done string) view {
 	return asks(shows(func(a *app, _ *P, out admin.RowOutcome) error {
-		_, err := fmt.Fprintf(a.stdout, done+"\n", messages(out.Rows))
+		_, err := fmt.Fprintf(a.stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
 		return err
 	}), func(a *app, _ *P, found admin.RowOutcome) error {
-		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", messages(found.Rows), clean(found.Table))
+		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), clean(found.Table))
 		return err
 	}, func(_ *P, found admin.RowOutcome) (string, bool) {
-		return fmt.Sprintf(ask, messages(found.Rows)), found.Rows > 0
+		return fmt.Sprintf(ask, printed.Many(found.Rows, "message", "messages")), found.Rows > 0
 	})
 }

@@ -78,9 +78,11 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 		Annotations: map[string]string{isVerb: v.Name}}
 	least, most := 0, 0
 	for _, p := range v.Params {
+		if p.Flag {
+			a.addFlag(cmd, p, params)
+		}
 		switch {
 		case p.Arg == "":
-			a.addFlag(cmd, p, params)
 			if p.Required {
 				cmd.Use += " --" + flagName(p.Name) + " " + placeholder(p)
 			}
@@ -94,9 +96,9 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 		if p.Repeats() {
 			name += "..."
 		}
-		if p.Required {
+		if p.Required && !p.Flag {
 			least++
-		} else {
+		} else if !p.Required {
 			name = "[" + name + "]"
 		}
 		cmd.Use += " " + name
@@ -154,7 +156,7 @@ func asUsage(v verbs.Verb, err error) error {
 	if !errors.As(err, &fault) {
 		return err
 	}
-	if i := slices.IndexFunc(v.Params, func(p verbs.Param) bool { return p.Name == fault.Field }); i < 0 || v.Params[i].Arg != "" {
+	if i := slices.IndexFunc(v.Params, func(p verbs.Param) bool { return p.Name == fault.Field }); i < 0 || !v.Params[i].Flag {
 		return usage("%w", err)
 	}
 	return usage("--%s %s", flagName(fault.Field), fault.Text)
@@ -168,6 +170,9 @@ func flagName(name string) string { return strings.ReplaceAll(name, "_", "-") }
 func arguments(v verbs.Verb, params any, args []string) error {
 	for _, p := range v.Params {
 		for p.Arg != "" && len(args) > 0 {
+			if before := p.Texts(params); p.Flag && len(before) > 0 && before[0] != args[0] {
+				return usage("two destinations are named, %s and %s: give one", before[0], args[0])
+			}
 			if err := p.Set(params, args[0]); err != nil {
 				return err
 			}

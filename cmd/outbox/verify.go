@@ -11,13 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
 	var cfg admin.VerifyConfig
 	var out format
-	var asked, allowEmpty bool // --json
+	var allowEmpty bool
 	var targetURL, since, until string
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -30,7 +32,8 @@ says how far back it reaches.
 Exit code 0: everything was applied, once and in order per key. 1: it was not, or could not be compared.
 5: nothing was compared.`,
 		Example: `  outbox verify --consumer payments --target-url "$PAYMENTS_DATABASE_URL" --topic orders
-  outbox verify --consumer payments --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z --json
+  outbox verify --consumer payments --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z -o json
+  outbox verify --consumer payments --since 1h
   outbox verify --applied 'SELECT message_id, no FROM ledger'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,9 +45,6 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			}
 			if err := errors.Join(timeFlag("since", since, &cfg.Since), timeFlag("until", until, &cfg.Until)); err != nil {
 				return err
-			}
-			if asked {
-				out = asJSON
 			}
 			v, err := a.verify(cmd.Context(), targetURL, cfg)
 			if err != nil {
@@ -72,14 +72,13 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 		"the order of application")
 	flags.StringVar(&targetURL, "target-url", "", "database of the consumer (default: that of the outbox)")
 	flags.StringSliceVar(&cfg.Topics, "topic", nil, "only messages of these topics")
-	flags.StringVar(&since, "since", "", "only messages written from this time on")
-	flags.StringVar(&until, "until", "", "only messages written up to this time")
+	flags.StringVar(&since, "since", "", "only messages written at this time or later: "+verbs.TimeForm)
+	flags.StringVar(&until, "until", "", "only messages written before this time: "+verbs.TimeForm)
 	flags.Int64Var(&cfg.FirstID, "from-id", 0, "only messages from this position on")
 	flags.Int64Var(&cfg.LastID, "to-id", 0, "only messages up to this position")
 	flags.DurationVar(&cfg.Settle, "settle", 30*time.Second, "leave out messages younger than this: they may be on their way")
 	flags.IntVar(&cfg.Limit, "limit", 1000, "how many of each kind to name")
 	flags.BoolVar(&allowEmpty, "allow-empty", false, "succeed when there is nothing to compare, too")
-	flags.BoolVar(&asked, "json", false, "the same as -o json")
 	formatFlag(cmd, &out, asTable, asJSON)
 	return cmd
 }
@@ -125,7 +124,7 @@ func writeVerification(w io.Writer, v *admin.Verification) error {
 	if v.Oldest != nil {
 		reach = "the outbox reaches back to " + v.Oldest.Local().Format(time.DateTime)
 	}
-	fmt.Fprintf(w, "%d committed, %d applied; %s\n", v.Committed, v.Applied, reach)
+	fmt.Fprintf(w, "%s committed, %s applied; %s\n", printed.Number(v.Committed), printed.Number(v.Applied), reach)
 	if v.Committed == 0 && v.OK() {
 		return nil
 	}
@@ -155,7 +154,7 @@ func writeVerification(w io.Writer, v *admin.Verification) error {
 	}
 	named := len(v.Missing.List) + len(v.Doubled.List) + len(v.Inverted.List) + len(v.Gaps.List)
 	if all := v.Missing.N + v.Doubled.N + v.Inverted.N + v.Gaps.N; all > int64(named) {
-		fmt.Fprintf(w, "and %d more: raise --limit\n", all-int64(named))
+		fmt.Fprintf(w, "and %s more: raise --limit\n", printed.Number(all-int64(named)))
 	}
 	return nil
 }

@@ -122,6 +122,18 @@ func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	return conn, nil
 }
 
+// Write runs one statement that writes, on a connection of [Connect], which is to be closed after an error. The
+// session may belong to a pooler and have the role's settings, so the transaction has modes and timeouts of its own:
+// by default it might be one that only reads. It is one round trip, so that no session is idle in a transaction.
+func Write(ctx context.Context, conn *pgx.Conn, sql string, args ...any) error {
+	b := &pgx.Batch{}
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE NOT DEFERRABLE")
+	b.Queue("SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)")
+	b.Queue(sql, args...)
+	b.Queue("COMMIT")
+	return conn.SendBatch(ctx, b).Close()
+}
+
 const (
 	notReplicated = "outbox: a commit has not waited for the synchronous standby"
 	serverProcess = "outbox: the process of the server"

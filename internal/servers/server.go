@@ -80,13 +80,16 @@ func (s *Server) Port() int {
 
 // Log returns the end of what the server has written; nothing for one from the environment.
 func (s *Server) Log() string {
+	return child.Tail(s.LogFile())
+}
+
+// LogFile is the file of all that the server has written; "" for one from the environment.
+func (s *Server) LogFile() string {
 	if s.given != "" {
 		return ""
 	}
-	return child.Tail(s.logFile())
+	return filepath.Join(s.folder, "server.log")
 }
-
-func (s *Server) logFile() string { return filepath.Join(s.folder, "server.log") }
 
 // Running tells whether the server's process exists, frozen or not.
 func (s *Server) Running() bool {
@@ -235,7 +238,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := s.command()
-	c.LogFile, c.Dir, c.UID = s.logFile(), s.folder, s.uid
+	c.LogFile, c.Dir, c.UID = s.LogFile(), s.folder, s.uid
 	if s.process, err = child.Start(c); err != nil {
 		return err
 	}
@@ -253,7 +256,7 @@ func (s *Server) answers(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if log, err := os.Stat(s.logFile()); err == nil && log.Size() > written {
+		if log, err := os.Stat(s.LogFile()); err == nil && log.Size() > written {
 			written, since = log.Size(), time.Now()
 		}
 		if time.Since(since) > startQuiet {

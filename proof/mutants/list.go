@@ -115,6 +115,20 @@ var mutants = []mutant{
 		pkg:   "./relay/mapped", run: "TestEveryStrategyObeysAPause/skiplocked",
 	},
 	{
+		name:  "a relay doesn't notice that the table of dead letters was changed",
+		file:  "relay/mapped/layout.go",
+		old:   "	if t.dead != nil {\n		tables =",
+		wrong: "	if t.dead != nil && false {\n		tables =",
+		pkg:   "./relay/mapped", run: "TestMatrix/.*/.*/.*/other_columns_dropped_and_added",
+	},
+	{
+		name:  "a state can't be written by a role that only reads by default",
+		file:  "internal/dial/dial.go",
+		old:   "READ COMMITTED READ WRITE NOT",
+		wrong: "READ COMMITTED NOT",
+		pkg:   "./relay/mapped", run: "TestMatrix/.*/.*/.*/settings_of_transactions",
+	},
+	{
 		name:  "a message that leads nowhere is never at fault",
 		file:  "relay/topics.go",
 		old:   "		it.d.Attempts++\n		return true\n",
@@ -282,6 +296,27 @@ var mutants = []mutant{
 		old:   "		if now.After(l.session.Expires()) {",
 		wrong: "		if now.After(l.session.Expires()) {\n			time.Sleep(10 * time.Millisecond)\n		}\n		if false {",
 		pkg:   "./relay", run: "TestALeaseThatRunsOut",
+	},
+	{
+		name:  "calls don't wait for the look at the broker",
+		file:  "relay/runner.go",
+		old:   "		if !r.begun() {\n			r.waiting",
+		wrong: "		if false {\n			r.waiting",
+		pkg:   "./relay", run: "TestAnotherBrokerThanTheDestinationsGetsNothing",
+	},
+	{
+		name:  "a broker that is there again after an outage is believed to be the same",
+		file:  "relay/identity.go",
+		old:   "{ r.known, r.fresh = false, false }",
+		wrong: "{ r.fresh = false || r.fresh }",
+		pkg:   "./relay", run: "TestABrokerIsRecognisedAgainAfterAnOutage",
+	},
+	{
+		name:  "another broker takes the place of a destination's own",
+		file:  "internal/brokers/brokers.go",
+		old:   "	identity = CASE WHEN b.identity && $2 THEN $2 ELSE b.identity END,\n",
+		wrong: "	identity = $2,\n",
+		pkg:   "./relay/polling", run: "TestARelayWithAnotherBrokerDeliversNothing",
 	},
 	{
 		name:  "a drain forgets what is in flight",

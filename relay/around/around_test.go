@@ -51,6 +51,7 @@ func parse(t *testing.T, table route.Table) *route.Rules {
 
 func harness(t *testing.T) relaytest.BrokerHarness {
 	m := relaytest.NewMemory()
+	m.Identify("memory")
 	m.Limit(1 << 20)
 	m.Unknown("nowhere", true)
 	step := func(do func()) func() error {
@@ -148,11 +149,24 @@ func TestStepsChangeCopies(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := b.(relay.Pinger); ok {
+	if _, ok := relay.As[relay.Pinger](b); ok {
 		t.Error("it says that it can be pinged, though what is within can't")
 	}
 	if err := b.Close(); err != nil || !r.closed {
 		t.Error("closing it leaves the broker within open")
+	}
+}
+
+func TestWhatStandsAroundABrokerHidesNothingOfIt(t *testing.T) {
+	t.Parallel()
+	inner := relaytest.NewMemory()
+	inner.Identify("a")
+	for name, b := range map[string]relay.Broker{"steps": around.Steps(inner, 0), "breaker": around.Breaker(inner, 1),
+		"in flight": around.InFlight(inner, func(int) {}),
+		"all":       around.InFlight(around.Breaker(around.Steps(inner, 0), 1), func(int) {})} {
+		if found, ok := relay.As[relay.Identifier](b); !ok || found != relay.Identifier(inner) {
+			t.Errorf("%s: it can't be asked which broker it is", name)
+		}
 	}
 }
 
@@ -267,6 +281,7 @@ func (o *once) Settle(_ context.Context, s relay.Settlement) error {
 func (o *once) Lanes(context.Context, string, int) ([]string, string, error)  { return nil, "", nil }
 func (o *once) Due(context.Context, relay.DueQuery) ([]relay.HeldLane, error) { return nil, nil }
 func (o *once) Controls(context.Context) (c relay.Controls, err error)        { return c, nil }
+func (o *once) Recognize(context.Context, []string) error                     { return nil }
 func (o *once) Expires() time.Time                                            { return time.Now().Add(time.Hour) }
 func (o *once) Close(context.Context) error                                   { return nil }
 

@@ -15,34 +15,18 @@ type publisher interface {
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 }
 
-// wrap gives p the other methods of inner. It is a relay.Pinger if inner is one.
-func wrap(p publisher, inner relay.Broker) relay.Broker {
-	if pinger, ok := inner.(relay.Pinger); ok {
-		return pinging{p, inner, pinger}
-	}
-	return plain{p, inner}
-}
+// wrap gives p the other methods of inner.
+func wrap(p publisher, inner relay.Broker) relay.Broker { return wrapped{p, inner} }
 
-type plain struct {
+type wrapped struct {
 	publisher
 	inner relay.Broker
 }
 
-func (b plain) Close() error { return b.inner.Close() }
+func (b wrapped) Close() error         { return b.inner.Close() }
+func (b wrapped) Unwrap() relay.Broker { return b.inner }
 
-type pinging struct {
-	publisher
-	inner  relay.Broker
-	pinger relay.Pinger
-}
-
-func (b pinging) Close() error                   { return b.inner.Close() }
-func (b pinging) Ping(ctx context.Context) error { return b.pinger.Ping(ctx) }
-
-var (
-	_ relay.Broker = plain{}
-	_ relay.Pinger = pinging{}
-)
+var _ relay.Wrapper = wrapped{}
 
 // outcomes are the errors of a call, nil while there are none, and the keys that have failed.
 type outcomes struct {

@@ -24,8 +24,7 @@ func newAdvisory(ctx context.Context, x *session) (relay.Session, error) {
 		return nil, err
 	}
 	s := &advisorySession{x}
-	s.marks = newStatements(s.table, false, false, "", &s.source.receipts, s.source.cfg.Logger)
-	s.reader = s.newReader(s.source.cfg.PageBytes, s.table.scanSQL)
+	s.prepare()
 	s.locks()
 	s.begin(s, ping)
 	return s, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,8 +25,13 @@ var ErrTransactionPooler = dial.ErrTransactionPooler
 //
 // The server ends a transaction that is silent for as long as the lease. So the locks of a relay whose machine is gone
 // become free although the server was not told. awaitLock does the same for sessions.
+//
+// An ALTER TABLE waits for the open transactions of mapping.SkipLocked, and all later statements wait behind it. One of
+// these may be the relay's own, without which it can't end the transaction: the server sees no deadlock. So no
+// statement waits for long, and the session ends.
 func (s *Source) settings() []dial.Setting {
 	return []dial.Setting{
+		{Name: "lock_timeout", Value: strconv.FormatInt(max(s.cfg.Lease/3, 500*time.Millisecond).Milliseconds(), 10)},
 		{Name: "idle_in_transaction_session_timeout", Value: s.silence()},
 		{Name: "plan_cache_mode", Value: "force_custom_plan"},
 		{Name: "enable_seqscan", Value: "off"},

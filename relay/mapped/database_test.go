@@ -91,6 +91,7 @@ func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, err
 		OneDestination: true,
 		NoGroups:       true,
 		CallsForHolds:  true,
+		Forgets:        true,
 	}
 }
 

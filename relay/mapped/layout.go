@@ -20,17 +20,26 @@ import (
 // log tells the layout of its rows itself (see logLayout), so a session that reads it goes on: another one would read
 // again what was delivered behind a message that waits.
 
-// layoutSQL is a number that changes with the table itself, with the types of the mapped columns, and with whether they
-// may be NULL. Another table of the name has other numbers: its sequence begins anew, behind what was read.
+// layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and
+// with whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both
+// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read.
 func (t *table) layoutSQL() string {
-	names := t.mapping.Columns()
-	for i, name := range names {
-		names[i] = schema.QuoteLiteral(name)
+	names, tables := t.mapping.Columns(), []string{t.name}
+	if t.dead != nil {
+		tables = append(tables, t.dead.TableName().String())
+		for _, c := range t.dead.Columns {
+			names = append(names, c.Name)
+		}
+	}
+	for _, list := range [][]string{names, tables} {
+		for i, name := range list {
+			list[i] = schema.QuoteLiteral(name)
+		}
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
 		"a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
-		"FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY(ARRAY[%s]::name[]))",
-		schema.QuoteLiteral(t.name), strings.Join(names, ", "))
+		"FROM pg_catalog.pg_attribute a, unnest(ARRAY[%s]) r WHERE a.attrelid = to_regclass(r) AND a.attname = ANY(ARRAY[%s]::name[]))",
+		strings.Join(tables, ", "), strings.Join(names, ", "))
 }
 
 // zoneSQL is the time zone that the role and the database give to a session that begins now, beside the server's. What
@@ -63,5 +72,7 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 }
 
 func (t *table) errChanged() error {
-	return fmt.Errorf("the columns of table %s were changed: the session ends, and the next one reads their types again", t.name)
+	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed: "+
+		"the session ends, and the next one reads their types again",
+		t.name)
 }

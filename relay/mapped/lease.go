@@ -29,18 +29,13 @@ type leaseSession struct {
 var _ strategy = (*leaseSession)(nil)
 
 func newLease(ctx context.Context, x *session) (relay.Session, error) {
-	cfg := &x.source.cfg
-	logger := cfg.Logger.With("relay", x.source.owner)
-	s := &leaseSession{x, newClaims(x.table, x.source.owner, cfg.Lease)}
-	s.marks = newStatements(s.table, false, false, s.claims.fence, &s.source.receipts, logger)
-	s.reader = s.newReader(cfg.PageBytes, s.claims.take)
-	s.reader.page.least, s.reader.claims = minClaimedPage, true
+	s := &leaseSession{x, x.prepare()}
 	s.locks()
 	if s.pooled != nil {
 		// The locks that tell whether a relay lives belong to a server session, which a pooler doesn't give us.
-		logger.Warn("a pooler in transaction mode stands before the server: rows that this relay had reserved before it "+
+		s.source.cfg.Logger.Warn("a pooler in transaction mode stands before the server: rows that this relay had reserved before it "+
 			"restarted wait until their reservation ends",
-			"table", s.table.name)
+			"relay", s.source.owner, "table", s.table.name)
 	} else if err := s.takeBack(ctx, s.conn); err != nil {
 		return nil, err
 	}

@@ -211,13 +211,18 @@ func (s *logSession) entry(ref uint64) *logEntry {
 	return s.entries[ref-s.entries[0].number]
 }
 
-// bury writes rows into the dead-letter table as they came by the log.
+// bury writes rows into the dead-letter table as they came by the log. The session goes on when tables are changed,
+// so the dead-letter table is looked at each time.
 func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead) error {
 	if len(dead) == 0 {
 		return nil
 	}
 	if s.table.dead == nil {
 		return relay.Final(fmt.Errorf("%w (table %s: %w)", errNoPlace, s.table.name, dead[0].Err))
+	}
+	var err error
+	if s.table.dead, err = readTable(ctx, conn, s.table.mapping.Failure.DeadTable); err != nil {
+		return err
 	}
 	b := &pgx.Batch{}
 	for i := range dead {

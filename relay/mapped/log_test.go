@@ -73,52 +73,6 @@ func openLog(t *testing.T, db database, log logNames, m mapping.Mapping) *Source
 	return s
 }
 
-// A message is the same by the log as by a query, whatever its columns are: so consumers recognise it when its
-// table is read the other way.
-func TestAMessageIsTheSameByTheLogAndByAQuery(t *testing.T) {
-	t.Parallel()
-	for _, raw := range []bool{false, true} {
-		t.Run(fmt.Sprint("raw keys: ", raw), func(t *testing.T) { t.Parallel(); sameEitherWay(t, raw) })
-	}
-}
-
-func sameEitherWay(t *testing.T, raw bool) {
-	db := newDatabase(t)
-	db.Exec(`CREATE TYPE mood AS ENUM ('fine', 'bad')`)
-	db.Exec(`CREATE TABLE odd (id bigserial PRIMARY KEY, kind mood, "by Key" bytea, fixed char(8), flag boolean, number smallint, amount numeric,
-		at timestamptz, wall timestamp, head json, body jsonb, uid uuid, gone text)`)
-	slot := db.Value("SELECT 'mapped_' || oid::text FROM pg_database WHERE datname = current_database()")
-	db.Exec(`CREATE PUBLICATION odd FOR TABLE odd WITH (publish = 'insert')`)
-	db.Exec(mapping.CreateSlotSQL(slot))
-	t.Cleanup(db.DropSlots)
-	db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Kolkata''', current_database()); END $$`)
-	db.Exec(`INSERT INTO odd (kind, "by Key", fixed, flag, number, amount, at, wall, head, body, uid, gone) VALUES
-		('fine', '\x00ff', 'ab', true, 7, 1.50, '2026-01-02 03:04:05.678901+00', '2026-01-02 03:04:05.5', '{"a": "ü", "n": 1}', '{"b": [1, 2]}', gen_random_uuid(), NULL),
-		('bad', 'key', 'abc', false, -7, 0, 'infinity', '0001-01-01 00:00:00', '{}', '"x"', gen_random_uuid(), 'x'),
-		('bad', NULL, '', NULL, NULL, NULL, '-infinity', NULL, NULL, NULL, NULL, '')`)
-	m := mapping.Mapping{
-		Table: "odd", ID: "id", MessageID: "uid", Topic: "t.{kind}.{id}",
-		Key: "{by Key}", RawKey: raw, AggregateType: "number", AggregateID: "fixed", EventType: "kind", Payload: "body",
-		Headers: "head", CreatedAt: "wall", DeliverAt: "at",
-		HeaderColumns: []mapping.HeaderColumn{{Name: "flag", Column: "flag"},
-			{Name: "fixed", Column: "fixed"}, {Name: "amount", Column: "amount"},
-			{Name: "key", Column: "by Key"}, {Name: "at", Column: "at"}, {Name: "wall",
-				Column: "wall"}, {Name: "gone", Column: "gone"}, {Name: "number", Column: "number"}},
-	}
-	byLog := read(t, acquired(t, openLog(t, db, logNames{Slot: slot, Publication: "odd"}, m)), 3)
-	m.Done.How, m.RowsMayBeDeleted = mapping.DoneDelete, true
-	source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "two", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, d := range read(t, acquired(t, source), 3) {
-		byLog[i].Ref, byLog[i].Shard = d.Ref, d.Shard // these are the strategy's
-		if got, want := fmt.Sprintf("%+v", byLog[i]), fmt.Sprintf("%+v", d); got != want {
-			t.Errorf("by the log\n%s\nby a query\n%s", got, want)
-		}
-	}
-}
-
 // What its author does with rows that are delivered, or not yet, is nobody's message; nor are other tables of the
 // publication.
 func TestTheLogDeliversInsertsAloneAlsoOfRowsThatAreGone(t *testing.T) {

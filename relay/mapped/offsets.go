@@ -45,20 +45,8 @@ type offsetSession struct {
 var _ strategy = (*offsetSession)(nil)
 
 func newOffset(ctx context.Context, x *session) (relay.Session, error) {
-	src, t := x.source, x.table
-	cfg, byTransaction := &src.cfg, src.strategy == mapping.XMin
-	if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
-		return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
-			mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
-	}
-	if !byTransaction {
-		if err := numbers(src, t); err != nil {
-			return nil, err
-		}
-	}
-	resolving, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
-	defer cancel()
-	o, err := resolveOffsets(resolving, x.conn, t, byTransaction, src.owner, *cfg)
+	src, t, cfg := x.source, x.table, &x.source.cfg
+	o, err := x.prepareOffsets(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +64,29 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 	}
 	s := &offsetSession{session: x, offsets: o, token: token, renewed: since, parts: make(map[partName]*part),
 		page: pageSize{least: minPage, pageBytes: cfg.PageBytes}, horizon: newHorizon(t)}
-	s.marks = newStatements(t, true, false, "", nil, cfg.Logger)
 	if x.pooled == nil {
 		s.locks()
 	}
 	s.begin(s, s.renew)
 	return s, nil
+}
+
+// prepareOffsets is prepare for a strategy that moves an offset.
+func (s *session) prepareOffsets(ctx context.Context) (*offsets, error) {
+	src, t, byTransaction := s.source, s.table, s.source.strategy == mapping.XMin
+	if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
+		return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
+			mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
+	}
+	if !byTransaction {
+		if err := numbers(src, t); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
+	defer cancel()
+	s.marks = newStatements(t, true, false, "", nil, src.cfg.Logger)
+	return resolveOffsets(ctx, s.conn, t, byTransaction, src.owner, src.cfg)
 }
 
 type partName struct {
@@ -162,12 +167,23 @@ func (s *offsetSession) look(ctx context.Context) error {
 	if started.Before(s.lookAt) {
 		return nil
 	}
-	rows, err := s.reading.Query(ctx, s.offsets.pairs)
+	unknown, err := s.unknown(ctx)
 	if err != nil {
-		return fmt.Errorf("look for topics: %w", explain(err))
+		return err
 	}
-	var unknown []partName
+	if len(unknown) > 0 {
+		if err := s.load(ctx, unknown); err != nil {
+			return err
+		}
+	}
+	s.lookAt = time.Now().Add(max(lookEvery, lookShare*time.Since(started)))
+	return nil
+}
+
+// unknown lists the topics and partitions with messages of which the offset is not loaded.
+func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err error) {
 	var name partName
+	rows, _ := s.reading.Query(ctx, s.offsets.pairs) // its error is returned with the rows
 	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -177,15 +193,9 @@ func (s *offsetSession) look(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for topics: %w", explain(err))
+		return nil, fmt.Errorf("look for topics: %w", explain(err))
 	}
-	if len(unknown) > 0 {
-		if err := s.load(ctx, unknown); err != nil {
-			return err
-		}
-	}
-	s.lookAt = time.Now().Add(max(lookEvery, lookShare*time.Since(started)))
-	return nil
+	return unknown, nil
 }
 
 func (s *offsetSession) load(ctx context.Context, names []partName) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -281,27 +282,37 @@ func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *
 	if _, err := tx.Exec(ctx, o.begin); err != nil {
 		return 0, err
 	}
-	rows, err := tx.Query(ctx, o.all, owner)
-	if err != nil {
+	free, err := o.free(ctx, tx, owner)
+	if err != nil || !free {
 		return 0, err
+	}
+	if token, err = o.own(ctx, tx, s); err != nil || token == 0 {
+		return 0, err
+	}
+	return token, tx.Commit(ctx)
+}
+
+// free locks the group's rows and reports whether nobody owns them.
+func (o *offsets) free(ctx context.Context, q schema.Querier, owner string) (bool, error) {
+	rows, err := q.Query(ctx, o.all, owner)
+	if err != nil {
+		return false, err
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[*bool])
+	return !slices.ContainsFunc(all, func(free *bool) bool { return free == nil || !*free }), err
+}
+
+// own takes the group's rows and returns the token of their lease, 0 if there are none.
+func (o *offsets) own(ctx context.Context, q schema.Querier, s *Source) (token int64, err error) {
+	rows, err := q.Query(ctx, o.lease, s.owner, s.cfg.Lease.Microseconds())
 	if err != nil {
-		return 0, err
-	}
-	for _, free := range all {
-		if free == nil || !*free {
-			return 0, tx.Rollback(ctx)
-		}
-	}
-	if rows, err = tx.Query(ctx, o.lease, s.owner, s.cfg.Lease.Microseconds()); err != nil {
 		return 0, err
 	}
 	tokens, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil || len(tokens) == 0 {
 		return 0, err
 	}
-	return tokens[0], tx.Commit(ctx)
+	return tokens[0], nil
 }
 
 // errOffsetsLost means that another relay has taken the offsets.

@@ -434,25 +434,36 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 		left = &outcomes{}
 	}
 	if len(o.delivered) > 0 && s.done != "" {
-		c := newColumns(o.delivered)
-		args := []any{c.ids, c.tokens}
-		if s.receipts != nil {
-			args = append(args, s.receipts.take(o.delivered))
-		}
-		add(o.delivered, s.done, &left.delivered, args...)
+		add(o.delivered, s.done, &left.delivered, s.doneArgs(o.delivered)...)
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
-		c := newColumns(o.waiting)
-		add(o.waiting, s.waiting, &left.waiting, c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, o.waiting))
+		add(o.waiting, s.waiting, &left.waiting, waitingArgs(conn, o.waiting)...)
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return relay.Final(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
-		c := newColumns(o.dead)
-		add(o.dead, s.dead, &left.dead, c.ids, c.tokens, c.attempts, c.reasons, notes(conn, o.dead))
+		add(o.dead, s.dead, &left.dead, deadArgs(conn, o.dead)...)
 	}
 	return nil
+}
+
+func (s *statements) doneArgs(marks []mark) []any {
+	c := newColumns(marks)
+	if s.receipts == nil {
+		return []any{c.ids, c.tokens}
+	}
+	return []any{c.ids, c.tokens, s.receipts.take(marks)}
+}
+
+func waitingArgs(conn *pgx.Conn, marks []mark) []any {
+	c := newColumns(marks)
+	return []any{c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, marks)}
+}
+
+func deadArgs(conn *pgx.Conn, marks []mark) []any {
+	c := newColumns(marks)
+	return []any{c.ids, c.tokens, c.attempts, c.reasons, notes(conn, marks)}
 }
 
 // only returns the marks whose ids are in the list, or, if listed is false, the other marks.

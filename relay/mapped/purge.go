@@ -108,11 +108,9 @@ func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	sql := purgeSQL(t)
-	if p.cfg.Archive != "" {
-		if sql, err = p.archive(ctx, conn, t, sql); err != nil {
-			return 0, err
-		}
+	sql, err := p.sql(ctx, conn, t)
+	if err != nil {
+		return 0, err
 	}
 	for {
 		n, err := p.batch(ctx, conn, sql)
@@ -129,23 +127,36 @@ func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 // batch runs one statement. A row that is deleted here and missing from the archive, because a trigger or a rule of the
 // archive keeps it out, is kept.
 func (p *Purge) batch(ctx context.Context, conn *pgx.Conn, sql string) (deleted int64, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if p.cfg.Archive == "" {
-			tag, err := tx.Exec(ctx, sql, p.cfg.Keep.Microseconds(), purgeBatch)
-			deleted = tag.RowsAffected()
-			return err
-		}
-		var kept int64
-		if err := tx.QueryRow(ctx, sql, p.cfg.Keep.Microseconds(), purgeBatch).Scan(&deleted, &kept); err != nil {
-			return err
-		}
-		if kept != deleted {
-			return fmt.Errorf("the archive %s has taken %d of %d rows, so none is deleted: check its triggers and rules",
-				p.cfg.Archive, kept, deleted)
-		}
-		return nil
+	err = pgx.BeginFunc(ctx, conn, func(pgx.Tx) (err error) {
+		deleted, err = p.delete(ctx, conn, sql, purgeBatch)
+		return err
 	})
 	return deleted, err
+}
+
+// delete runs the statement for some rows, in a transaction of the caller's.
+func (p *Purge) delete(ctx context.Context, conn *pgx.Conn, sql string, most int) (deleted int64, err error) {
+	if p.cfg.Archive == "" {
+		tag, err := conn.Exec(ctx, sql, p.cfg.Keep.Microseconds(), most)
+		return tag.RowsAffected(), err
+	}
+	var kept int64
+	if err := conn.QueryRow(ctx, sql, p.cfg.Keep.Microseconds(), most).Scan(&deleted, &kept); err != nil {
+		return 0, err
+	}
+	if kept != deleted {
+		return 0, fmt.Errorf("the archive %s has taken %d of %d rows, so none is deleted: check its triggers and rules",
+			p.cfg.Archive, kept, deleted)
+	}
+	return deleted, nil
+}
+
+// sql is the statement that deletes rows, or moves them to the archive.
+func (p *Purge) sql(ctx context.Context, conn *pgx.Conn, t *table) (string, error) {
+	if p.cfg.Archive == "" {
+		return purgeSQL(t), nil
+	}
+	return p.archive(ctx, conn, t, purgeSQL(t))
 }
 
 // archive makes a DELETE insert the rows that it returns into the archive, in the same statement.

@@ -54,11 +54,7 @@ func (s *Source) Broker(b relay.Broker) relay.Broker {
 	if s.mapping.Done.Partition == "" {
 		return b
 	}
-	asking := asking{b, s.receipts.accepted}
-	if pinger, ok := b.(relay.Pinger); ok {
-		return askingPinger{asking, pinger}
-	}
-	return asking
+	return asking{b, s.receipts.accepted}
 }
 
 // asking is a broker that is asked for receipts.
@@ -71,12 +67,6 @@ func (b asking) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return b.Broker.Publish(outbox.WithReceipts(ctx, b.accepted), batch)
 }
 
-type askingPinger struct {
-	asking
-	relay.Pinger
-}
+func (b asking) Unwrap() relay.Broker { return b.Broker }
 
-var (
-	_ relay.Broker = asking{}
-	_ relay.Pinger = askingPinger{}
-)
+var _ relay.Wrapper = asking{}

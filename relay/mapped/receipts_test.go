@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
 // telling is a broker that tells where it has put messages, and refuses the payload "later" once.
@@ -36,6 +37,19 @@ func (b *telling) Publish(ctx context.Context, batch []*outbox.Message) []error 
 }
 
 func (*telling) Close() error { return nil }
+
+func TestABrokerThatIsAskedForReceiptsAnswersAllElse(t *testing.T) {
+	t.Parallel()
+	m := events()
+	m.Done.Partition = "in_text"
+	source, err := Open(mapping.SkipLocked, newDatabase(t).Config(), m, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := relay.As[relay.Identifier](source.Broker(relaytest.NewMemory())); !ok {
+		t.Error("it can't be asked which broker it is")
+	}
+}
 
 func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	t.Parallel()

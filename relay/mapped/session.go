@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/brokers"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -76,6 +77,25 @@ func (s *session) watched(keep func(ctx context.Context, conn *pgx.Conn) error) 
 	}
 }
 
+// prepare makes the statements by which a strategy that marks rows reads and marks them, for sessions and for Probe. It
+// returns those of reservations, nil for a strategy without.
+func (s *session) prepare() (c *claims) {
+	src, least := s.source, minPage
+	scan, fence, logger := s.table.scanSQL, "", src.cfg.Logger
+	switch src.strategy {
+	case mapping.SkipLocked:
+		scan, least = s.table.lockSQL, minLockedPage
+	case mapping.Lease:
+		c = newClaims(s.table, src.owner, src.cfg.Lease)
+		scan, fence, least = c.take, c.fence, minClaimedPage
+		logger = logger.With("relay", src.owner)
+	}
+	s.marks = newStatements(s.table, false, src.strategy == mapping.SkipLocked, fence, &src.receipts, logger)
+	s.reader = s.newReader(src.cfg.PageBytes, scan)
+	s.reader.page.least, s.reader.claims = least, src.strategy != mapping.Advisory
+	return c
+}
+
 // locks notes the processes of the session's own connections.
 func (s *session) locks() { s.own = []uint32{dial.PID(s.conn), dial.PID(s.reading)} }
 
@@ -135,6 +155,21 @@ func (s *session) Controls(ctx context.Context) (relay.Controls, error) {
 		return err
 	})
 	return s.controls, err
+}
+
+// Recognize uses a connection of its own: every other one may be in a transaction. Without a name, or without our
+// schema, there is no place to record the broker.
+func (s *session) Recognize(ctx context.Context, identity []string) error {
+	if !s.table.recorded || s.source.cfg.Destination == "" {
+		return nil
+	}
+	var pooled error
+	conn, err := s.source.connect(ctx, &pooled)
+	if err != nil {
+		return err
+	}
+	defer dial.HangUp(conn)
+	return brokers.Recognize(ctx, conn, s.source.cfg.Destination, s.source.owner, identity)
 }
 
 // The following methods serve the strategies that use one link.

@@ -45,10 +45,8 @@ func newSkipLocked(x *session) relay.Session {
 	cfg := &x.source.cfg
 	s := &skipLockedSession{session: x, freed: make(chan struct{}, 1), broken: make(chan struct{})}
 	s.strategy = s
-	s.marks = newStatements(s.table, false, true, "", &s.source.receipts, cfg.Logger)
+	s.prepare()
 	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
-	s.reader = s.newReader(cfg.PageBytes, s.table.lockSQL)
-	s.reader.page.least, s.reader.claims = minLockedPage, true
 	s.listener = s.source.listen()
 	s.pace = pace{cfg: cfg, broken: s.broken, heard: s.listener.heard}
 	s.adopt(s.conn)
@@ -384,6 +382,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		return s.holds.notYet(lane, time.Now().Add(soon)), nil
 	}
 	var held []relay.Delivery
+	locked := 0 // how many are: looked at once, because a row may become due at any moment
 	err = l.do(func(conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 			return fmt.Errorf("lock rows: %w", err)
@@ -398,7 +397,8 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		}
 		all, missing := s.holds.restore(lane, list, ds, rows, waits)
 		s.holds.gone(lane, missing)
-		if held = all[:due(all)]; len(held) == 0 {
+		locked = due(all)
+		if held = all[:locked]; locked == 0 {
 			held = all[:min(len(all), 1)] // returned for the time at which it is due
 			_, err = conn.Exec(ctx, "ROLLBACK")
 		}
@@ -407,7 +407,7 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	if err != nil {
 		return nil, err
 	}
-	if due(held) == 0 {
+	if locked == 0 {
 		s.giveBack(l)
 		if len(held) == 0 && len(s.holds.first(lane, 1)) > 0 {
 			return s.holds.notYet(lane, time.Now().Add(soon)), nil

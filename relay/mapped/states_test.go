@@ -210,3 +210,29 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 		})
 	}
 }
+
+// A slot of a table of its own is watched like those of the outbox: what the server keeps for it, and that it is gone.
+func TestStatusKnowsTheSlotOfATable(t *testing.T) {
+	t.Parallel()
+	db, log := newLogDatabase(t)
+	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
+	db.seen("the slot", func(_ *admin.Report, d *admin.Destination) bool {
+		return d.Slot != nil && d.Slot.Name == log.Slot && d.Slot.Status == "reserved" && d.Slot.Position != ""
+	})
+	stop()
+	db.DropSlots()
+	db.Exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, log.Slot)
+	db.seen("the loss", func(r *admin.Report, d *admin.Destination) bool {
+		return slices.ContainsFunc(d.Verdict.Causes(), func(f admin.Finding) bool {
+			return f.State == admin.StateBroken && strings.Contains(f.Cause, log.Slot+" is not there") &&
+				f.Next == "outbox migrate sources --apply" && !strings.Contains(f.Advice, "makes another")
+		})
+	})
+}

@@ -41,6 +41,7 @@ type table struct {
 	zone   string // see zoneSQL
 
 	controlled bool // outbox.controls is there, and may be read
+	recorded   bool // outbox.brokers is there, and may be written to
 }
 
 // along is what the order of rows says about rows that are still to be committed.
@@ -69,7 +70,11 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	}
 	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
-		if t.dead, err = readTable(ctx, conn, m.Failure.DeadTable); err != nil {
+		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
+		if errors.Is(err, mapping.ErrMapping) {
+			err = outbox.Permanent(fmt.Errorf("the table of dead letters: %w; if it is missing, run: outbox migrate sources --apply", err))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -80,7 +85,9 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err := seen(ctx, conn, tables...); err != nil {
 		return nil, err
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false)`).Scan(&t.controlled)
+	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false),
+		coalesce(has_table_privilege(b, 'SELECT') AND has_table_privilege(b, 'INSERT') AND has_table_privilege(b, 'UPDATE'), false)
+		FROM to_regclass('outbox.brokers') b`).Scan(&t.controlled, &t.recorded)
 	if err != nil {
 		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}
@@ -97,7 +104,11 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 // description.
 func (t *table) same(ctx context.Context, conn *pgx.Conn) error {
 	info, err := readTable(ctx, conn, t.mapping.Table)
-	if err == nil && !reflect.DeepEqual(info, t.info) {
+	dead := t.dead
+	if err == nil && dead != nil {
+		dead, err = readTable(ctx, conn, t.mapping.Failure.DeadTable)
+	}
+	if err == nil && !(reflect.DeepEqual(info, t.info) && reflect.DeepEqual(dead, t.dead)) {
 		err = t.errChanged()
 	}
 	return err

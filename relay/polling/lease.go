@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/brokers"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
@@ -192,6 +193,21 @@ func (l *lease) query(f func(*pgx.Conn) error) error {
 		return l.fail(err)
 	}
 	return nil
+}
+
+// recognize compares the relay's broker with the destination's. A refusal ends no lease: it is given back.
+func (l *lease) recognize(ctx context.Context, relay string, identity []string) (refusal error) {
+	err := l.query(func(conn *pgx.Conn) error {
+		err := brokers.Recognize(ctx, conn, l.destination, relay, identity)
+		if errors.Is(err, brokers.ErrOther) {
+			refusal, err = err, nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return refusal
 }
 
 // releaseSQL gives the lease back. owner remains, to name the last owner.

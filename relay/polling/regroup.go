@@ -247,6 +247,10 @@ func (s *regroupSession) Controls(ctx context.Context) (c relay.Controls, err er
 	return c, err
 }
 
+func (s *regroupSession) Recognize(ctx context.Context, identity []string) error {
+	return s.groups[0].Recognize(ctx, identity)
+}
+
 // Confirm renews all leases.
 func (s *regroupSession) Confirm(ctx context.Context) error {
 	for _, sub := range s.groups {

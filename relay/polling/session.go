@@ -609,6 +609,10 @@ func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err e
 	return c, err
 }
 
+func (s *snapshotSession) Recognize(ctx context.Context, identity []string) error {
+	return s.lease.recognize(ctx, s.source.owner, identity)
+}
+
 // Confirm renews the lease; it fails if another relay has it.
 func (s *snapshotSession) Confirm(ctx context.Context) error {
 	return s.lease.write(ctx, 0, s.position, nil)

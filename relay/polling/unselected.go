@@ -99,7 +99,7 @@ func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTop
 		topics, types = append(topics, schema.Fit(conn, topic)), append(types, schema.Fit(conn, p.eventType))
 		ids, counts = append(ids, p.id.String()), append(counts, p.messages)
 	}
-	_, err = conn.Exec(ctx, `
+	err = dial.Write(ctx, conn, `
 		WITH forgotten AS (DELETE FROM outbox.unselected WHERE last_at < clock_timestamp() - interval '7 days' AND NOT topic = ANY ($2::text[]))
 		INSERT INTO outbox.unselected AS u (relay, topic, event_type, message_id, messages)
 		SELECT $1, x.topic, max(x.event_type), max(x.message_id)::uuid, sum(x.messages)::bigint

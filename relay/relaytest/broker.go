@@ -55,6 +55,10 @@ type BrokerHarness struct {
 	// certain number, then send a tenth of them.
 	Slow bool
 
+	// Anonymous means that the broker doesn't know which one it is, or is no relay.Identifier; Apart that each one that
+	// Open returns is another broker.
+	Anonymous, Apart bool
+
 	// Faults break the server. Required by RunBrokerFaults, unused by RunBroker.
 	Faults *BrokerFaults
 }
@@ -95,6 +99,7 @@ func RunBroker(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run("a context that ends at any moment inverts and loses nothing", contextEndsAnywhere)
 	run("close may be called twice and without use", closeTwice)
 	run("ping answers", pingAnswers)
+	run("the broker says which one it is", identityLasts)
 }
 
 // RunBrokerFaults checks the contract while the server fails. It calls open once for each case. The cases run one after
@@ -112,6 +117,7 @@ func RunBrokerFaults(t *testing.T, open func(t *testing.T) BrokerHarness) {
 	run("an outage before the first message is reported and ends", outageAtStart)
 	run("an outage is reported, and after it nothing is lost or inverted", outage)
 	run("the server is killed under load: nothing is lost or inverted", killedUnderLoad)
+	run("the broker says which one it is, also after it was killed", identityLasts)
 	run("the server freezes: the call ends with its context, and nothing is lost or inverted", frozen)
 }
 
@@ -716,12 +722,52 @@ func closeTwice(t *testing.T, c *brokerCase) {
 }
 
 func pingAnswers(t *testing.T, c *brokerCase) {
-	p, ok := c.open().(relay.Pinger)
+	p, ok := relay.As[relay.Pinger](c.open())
 	if !ok {
 		t.Skip("this broker isn't a relay.Pinger")
 	}
 	if err := p.Ping(c.context()); err != nil {
 		t.Errorf("ping: %v", err)
+	}
+}
+
+// identityLasts asks two brokers of one server, before and after use, and after the server has been killed.
+func identityLasts(t *testing.T, c *brokerCase) {
+	names := func(b relay.Broker) []string {
+		t.Helper()
+		var names []string
+		if identifier, ok := relay.As[relay.Identifier](b); ok {
+			var err error
+			if names, err = identifier.Identity(c.context()); err != nil {
+				t.Fatalf("identity: %v", err)
+			}
+		}
+		if (len(names) == 0) != c.h.Anonymous || slices.Contains(names, "") {
+			t.Fatalf("the identity is %q", names)
+		}
+		return names
+	}
+	first, second := c.open(), c.open()
+	want := names(first)
+	same := func(when string, b relay.Broker) {
+		t.Helper()
+		if got := names(b); !slices.Equal(got, want) {
+			t.Errorf("%s the identity is %q, and it was %q", when, got, want)
+		}
+	}
+	if !c.h.Apart {
+		same("of another client", second)
+	} else if got := names(second); slices.Equal(got, want) {
+		t.Errorf("two brokers are both %q", got)
+	}
+	c.accepted(first, numbered(c.h.Topics[0], "k", 10, 2))
+	same("after use", first)
+	if f := c.h.Faults; f != nil {
+		c.fault("kill", f.Kill)
+		c.fault("restart", f.Restart)
+		c.deliver(c.context(), first, numbered(c.h.Topics[0], "k", 10, 2))
+		same("after a restart of the server", first)
+		same("after a restart of the server, of another client,", c.open())
 	}
 }
 
@@ -743,7 +789,7 @@ func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 			c.t.Fatalf("message %d was answered while the server couldn't: %v", i, err)
 		}
 	}
-	if p, ok := b.(relay.Pinger); ok {
+	if p, ok := relay.As[relay.Pinger](b); ok {
 		ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
 		defer cancel()
 		if err := p.Ping(ctx); err == nil {
@@ -838,4 +884,4 @@ func (c *brokerCase) load(b relay.Broker, after func(part int)) (all []outbox.Me
 	return all, parts
 }
 
-var _ relay.Broker = (*Memory)(nil)
+var _ relay.Identifier = (*Memory)(nil)

@@ -26,6 +26,7 @@ type Memory struct {
 	lost     int
 	delay    time.Duration
 	down     bool
+	names    []string
 	frozen   chan struct{} // closed by Thaw; nil: not frozen
 	waiting  int
 	changed  chan struct{} // closed and replaced when accepted, calls or waiting change
@@ -43,6 +44,23 @@ func NewMemory() *Memory {
 		unknown: map[string]bool{},
 		changed: make(chan struct{}),
 	}
+}
+
+// Identify has Identity return names; none, as at the beginning, is a broker that doesn't know which one it is.
+func (m *Memory) Identify(names ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.names = names
+}
+
+// Identity returns the names that Identify has set, and an error while the broker is killed.
+func (m *Memory) Identity(context.Context) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.down {
+		return nil, outbox.Unavailable(errors.New("memory broker: down"))
+	}
+	return m.names, nil
 }
 
 // Fail answers the next n messages of an ordering key that would be accepted with err, whose kind outbox.Permanent and

@@ -19,6 +19,7 @@ func (s shared) Close() error { return nil }
 
 func memoryHarness(*testing.T) BrokerHarness {
 	m := NewMemory()
+	m.Identify("memory")
 	m.Limit(1 << 20)
 	m.Unknown("nowhere", true)
 	step := func(do func()) func() error {

@@ -33,6 +33,11 @@ var mutants = map[string]struct {
 			}
 			return errs
 		}},
+	"is another broker after use": {"the broker says which one it is",
+		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
+			m.Identify("after use")
+			return m.Publish(ctx, batch)
+		}},
 	"sends a batch backwards": {"a key keeps its order in a batch and across batches",
 		func(m *Memory, ctx context.Context, batch []*outbox.Message) []error {
 			backwards := slices.Clone(batch)

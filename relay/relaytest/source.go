@@ -48,6 +48,7 @@ type SourceHarness struct {
 	RepeatsMoreAfter bool // after a crash settled messages may come again too
 	ConnectionOwns   bool // what a session owns belongs to its connection: no other can take it over while the connection lasts
 	WritersQueue     bool // a writer waits until the previous one has ended
+	Forgets          bool // nothing records which broker a destination has
 
 	// RepeatsBehindHolds means that after a crash everything comes again that was settled behind a held message,
 	// because the strategy's position can't pass that message.
@@ -108,6 +109,7 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run("concurrent writers lose and repeat nothing, and keys keep their order", (*sourceCase).concurrentWriters)
 	run("dead letters are kept with their error", (*sourceCase).deadLetters)
 	run("a source has one session at a time", (*sourceCase).oneSession)
+	run("a destination knows its broker again", (*sourceCase).recognize)
 	var h SourceHarness
 	t.Run("capabilities", func(t *testing.T) { h = open(t) })
 	if !h.RepeatsMoreAfter {
@@ -849,6 +851,41 @@ func (c *sourceCase) oneSession() {
 	}
 	first.close()
 	c.acquire(source).close()
+}
+
+// recognize tries brokers with names that have nothing, something or all in common. Where there is no place to record
+// them, none is refused.
+func (c *sourceCase) recognize() {
+	known := func(s *sourceSession, names ...string) {
+		c.Helper()
+		c.check("recognize "+strings.Join(names, " "), s.Recognize(c.ctx, names))
+	}
+	first := c.session(SourceOptions{Relay: "one"})
+	known(first, "a", "b")
+	known(first, "b", "c") // one address of a list was replaced, and later another
+	known(first, "c", "d")
+	first.close()
+	second := c.session(SourceOptions{Relay: "two"})
+	err := second.Recognize(c.ctx, []string{"a", "b"})
+	switch {
+	case c.h.Forgets && err != nil:
+		c.Errorf("a broker was refused, and nothing records which one it has to be: %v", err)
+	case c.h.Forgets:
+	case !outbox.IsPermanent(err):
+		c.Errorf("another broker: %v, want an error marked by outbox.Permanent", err)
+	default:
+		for _, part := range []string{"orders", "c = d", "a = b", "one", "outbox destinations move orders"} {
+			if !strings.Contains(err.Error(), part) {
+				c.Errorf("the refusal lacks %q: %v", part, err)
+			}
+		}
+	}
+	second.close() // and gives the lease back
+	third := c.session(SourceOptions{Relay: "three"})
+	known(third, "d")
+	if !c.h.OneDestination {
+		known(c.session(SourceOptions{Destination: "other"}), "a")
+	}
 }
 
 func (c *sourceCase) staleEpoch() {

@@ -151,17 +151,3 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	}
 	return false, fmt.Errorf("drop the replication slot: %w", err)
 }
-
-// refuseFull refuses a server that has no room for another slot.
-func refuseFull(ctx context.Context, conn *pgx.Conn) error {
-	var full bool
-	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)
-	if err != nil {
-		return fmt.Errorf("count the replication slots: %w", err)
-	}
-	if full {
-		return dial.Permanent("all replication slots are in use: drop one that is not needed (SELECT slot_name, active, wal_status " +
-			"FROM pg_replication_slots), or raise max_replication_slots and restart the server")
-	}
-	return nil
-}

@@ -1,8 +1,6 @@
 package replication
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strings"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Config tunes a [Source]. The zero value means the stated defaults.
@@ -21,7 +20,7 @@ type Config struct {
 	Table polling.SnapshotConfig
 
 	// Slot is the name of the replication slot: lower-case letters, digits and underscores, at most 63.
-	// Default: [SlotName] of the connection's database and the destination.
+	// Default: [schema.SlotName] of the connection's database and the destination.
 	Slot string
 
 	// Publication is the name of the publication of outbox.messages. One serves all destinations. Default "outbox". The
@@ -55,26 +54,6 @@ const (
 )
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
-
-// SlotName is the default name of a destination's slot. Slots belong to the whole server, so the name has the database
-// and the destination: outbox_DATABASE_DESTINATION. A name from which the two could not be read again, because
-// something had to be replaced or left out, or because the database has an underscore, ends with a part of their hash.
-// So two destinations never have one name.
-func SlotName(database, destination string) string {
-	full := "outbox_" + database + "_" + destination
-	plain := strings.Map(func(c rune) rune {
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return '_'
-		}
-		return c
-	}, strings.ToLower(full))
-	if plain == full && len(full) <= maxName && !strings.Contains(database, "_") {
-		return full
-	}
-	hash := sha256.Sum256([]byte(database + "\x00" + destination))
-	end := "_" + hex.EncodeToString(hash[:4])
-	return plain[:min(len(plain), maxName-len(end))] + end
-}
 
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
@@ -117,7 +96,7 @@ func Database(conn *pgx.ConnConfig) string {
 func (c *Config) complete(faults *settings.Faults, database, destination string) {
 	faults.Need(c.Table.Groups <= 1, "Table.Groups",
 		"%d shard groups: a replication slot can't be split, use one, or the strategy snapshot", c.Table.Groups)
-	settings.Default(&c.Slot, SlotName(database, destination))
+	settings.Default(&c.Slot, schema.SlotName(database, destination))
 	faults.Need(slotName.MatchString(c.Slot), "Slot", "%q, it must be 1 to %d lower-case letters, digits and underscores", c.Slot, maxName)
 	settings.Default(&c.Publication, defaultPublication)
 	faults.Need(len(c.Publication) <= maxName && !strings.ContainsAny(c.Publication, "\"\x00"), "Publication",

@@ -7,8 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // mode is what an operator wants a destination to be read from; see admin.Handover.
@@ -79,29 +81,37 @@ func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place
 // makePlace inserts the row of a destination that has none, and refuses a slot that another destination has. If another
 // session has inserted the row, it is read as it is.
 func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
-	var other string
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		// The lock ends with the transaction. Without it, two destinations could insert the same slot at once.
 		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.slots', 0))")
 		if err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, "SELECT destination FROM outbox.slots WHERE slot = $2 AND destination <> $1", destination, slot).Scan(&other)
-		if !errors.Is(err, pgx.ErrNoRows) {
+		if err := refuseTaken(ctx, tx, destination, slot); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, `INSERT INTO outbox.slots (destination, slot, publication) VALUES ($1, $2, $3)
 			ON CONFLICT DO NOTHING`, destination, slot, publication)
 		return err
 	})
-	if err != nil {
+	if err != nil && !outbox.IsPermanent(err) {
 		return fmt.Errorf("make the place in the log: %w", err)
 	}
-	if other != "" {
-		return dial.Permanent("the replication slot %q belongs to destination %s, and a slot serves one: give one of the two another "+
-			"slot name, or, if %[2]s isn't wanted any more, run: outbox destinations drop %[2]s", slot, other)
+	return err
+}
+
+// refuseTaken refuses a slot that another destination has.
+func refuseTaken(ctx context.Context, q schema.Querier, destination, slot string) error {
+	var other string
+	err := q.QueryRow(ctx, "SELECT destination FROM outbox.slots WHERE slot = $2 AND destination <> $1", destination, slot).Scan(&other)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whether another destination has the slot: %w", err)
 	}
-	return nil
+	return dial.Permanent("the replication slot %q belongs to destination %s, and a slot serves one: give one of the two another "+
+		"slot name, or, if %[2]s isn't wanted any more, run: outbox destinations drop %[2]s", slot, other)
 }
 
 // errNew is the reason why a destination that was never read from the log can't continue there.

@@ -28,6 +28,9 @@ func refused(t *testing.T, s *Source, want string, words ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	if err := s.Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a probe finds %v, want %q", err, want)
+	}
 	session, err := s.Acquire(ctx)
 	if err == nil {
 		_ = session.Close(ctx)
@@ -193,31 +196,6 @@ func TestShardGroupsAndBadNamesAreRefusedBeforeAnythingElse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%q is missing in %v", word, err)
 		}
-	}
-}
-
-func TestSlotNamesAreValidAndDiffer(t *testing.T) {
-	t.Parallel()
-	long := strings.Repeat("long", 30)
-	seen := map[string]string{}
-	for _, at := range [][2]string{
-		{"app", "kafka"}, {"app", "orders-eu"}, {"app", "orders_eu"}, {"app", "Orders_eu"}, {"app", "orders.eu"},
-		{"app", "ordérs"}, {"app", "ordèrs"},
-		{"a_b", "c"}, {"a", "b_c"}, {"App", "kafka"}, {"other", "kafka"},
-		{"app", long}, {"app", long + "x"}, {long, "app"}, {"", ""}, {"", "_"},
-		{"数据", "库"}, {"数", "据库"},
-	} {
-		name := SlotName(at[0], at[1])
-		if !slotName.MatchString(name) {
-			t.Errorf("%q: %q is no name of a slot", at, name)
-		}
-		if other, twice := seen[name]; twice {
-			t.Errorf("%q is the name for %q and %q", name, at, other)
-		}
-		seen[name] = at[0] + "/" + at[1]
-	}
-	if name := SlotName("app", "kafka"); name != "outbox_app_kafka" {
-		t.Errorf("a plain one is %q", name)
 	}
 }
 

@@ -231,6 +231,10 @@ func (s *session) HeldTogether(ctx context.Context, lanes []string, limit int) (
 	return s.table.HeldTogether(ctx, lanes, limit)
 }
 
+func (s *session) Recognize(ctx context.Context, identity []string) error {
+	return s.table.Recognize(ctx, identity)
+}
+
 // Confirm stores the progress; it fails if another relay has the lease.
 func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) }
 

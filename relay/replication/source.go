@@ -172,7 +172,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause error) error {
 	if s.mode == modeReplication {
 		if !p.there.slot {
-			if err := refuseFull(ctx, conn); err != nil {
+			if err := wal.RefuseFull(ctx, conn); err != nil {
 				return err
 			}
 		}

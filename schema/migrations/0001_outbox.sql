@@ -95,6 +95,19 @@ CREATE TABLE outbox.cursors (
     CHECK (shard_groups BETWEEN 1 AND 64 AND shard_group >= 0 AND shard_group < shard_groups)
 ) WITH (fillfactor = 20);
 
+-- Which broker each destination delivers to, so that a relay that has another one under the same name is refused. identity
+-- has the broker's names, any of which is enough to know it by (relay.Identifier). relay recorded it. refused are the names of
+-- the broker that was refused last, since the destination's own was last seen. outbox destinations move accepts it.
+CREATE TABLE outbox.brokers (
+    destination text        NOT NULL PRIMARY KEY,
+    identity    text[]      NOT NULL,
+    relay       text        NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    refused     text[],
+    refused_by  text,
+    refused_at  timestamptz
+);
+
 -- Running relays. backend_pid and backend_start name the database session of the instance, by which
 -- the next one of the same name tells a dead predecessor from a live namesake. clock_ahead is the relay's clock less the
 -- database's, when the relay last had a heartbeat. Nothing is decided by it: people are told of it.

@@ -1,7 +1,7 @@
 -- Destinations that read a table of their own, as their relays last said: what outbox.cursors has of the others. session is the
 -- application_name of a relay's sessions, by which one that lives is known. mapping says what the table's columns mean. account is what
 -- the relay knows of its work and the table need not show (mapping.Account): what it holds and blocks, and when it last settled
--- a row. began_at is when the relay was first seen: no older row is its business.
+-- a row. slot is the replication slot by which it reads the log, '' if it reads the table. began_at is when the relay was first seen: no older row is its business.
 CREATE TABLE outbox.tables (
     destination   text        NOT NULL,
     shard_group   smallint    NOT NULL,
@@ -10,6 +10,7 @@ CREATE TABLE outbox.tables (
     session       text        NOT NULL,
     strategy      text        NOT NULL,
     mapping       jsonb       NOT NULL,
+    slot          text        NOT NULL DEFAULT '',
     state         text        NOT NULL,
     state_since   timestamptz NOT NULL,
     last_error    text,

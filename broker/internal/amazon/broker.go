@@ -20,6 +20,9 @@ type Service interface {
 	// List sends a request that needs no name, to check access. Errors have their kind.
 	List(ctx context.Context) error
 
+	// Accounts returns the accounts that own the targets, as far as that is known. Errors have their kind.
+	Accounts(ctx context.Context) ([]Account, error)
+
 	// Find looks up a target by the name that Names gave, and creates it if the configuration allows that and create is
 	// true. Without create, one that would be created is nil. Errors name it and have their kind.
 	Find(ctx context.Context, name string, create bool) (*Target, error)

@@ -38,6 +38,8 @@ func (s *script) Find(_ context.Context, name string, _ bool) (*Target, error) {
 
 func (s *script) List(context.Context) error { return nil }
 
+func (s *script) Accounts(context.Context) ([]Account, error) { return nil, nil }
+
 func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, error) {
 	s.mu.Lock()
 	s.sent = append(s.sent, entries)

@@ -25,13 +25,26 @@ func (l *loader) environment() {
 		if !strings.HasPrefix(name, envPrefix+"_") || e.known[name] {
 			continue
 		}
-		if near, found := nearest(name, known); found {
+		if meant := brokerVariable(name); meant != "" {
+			l.warn("the environment variable %s is not used: that broker's name here is %s", name, meant)
+		} else if near, found := nearest(name, known); found {
 			l.warn("the environment variable %s is not used; did you mean %s?", name, near)
 		} else if !ofOthers.MatchString(name) {
 			l.warn("the environment variable %s is not used: there is no such setting (outbox config schema has all; "+
 				"variables have their paths, as in OUTBOX_DESTINATIONS_0_RATE)", name)
 		}
 	}
+}
+
+var ofBroker = regexp.MustCompile(`_BROKER_([A-Z0-9]+)(_[A-Z0-9]+)?(_|$)`)
+
+// brokerVariable is the name, in this configuration, of the broker that a variable names otherwise; "" for none.
+func brokerVariable(name string) string {
+	m := ofBroker.FindStringSubmatch(name)
+	if m == nil || slices.Contains(keys(reflect.TypeFor[Broker]()), strings.ToLower(m[1])) {
+		return "" // something in its section is misspelt
+	}
+	return cmp.Or(nameHere(m[1]+m[2]), nameHere(m[1]))
 }
 
 // ofOthers are variables of the commands, of tests, and those that Kubernetes makes for services.

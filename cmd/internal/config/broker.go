@@ -72,6 +72,11 @@ type Opened struct {
 // Close gives up the destination's part in its client, and closes that if no other destination shares it.
 func (o *Opened) Close() error { return o.closer.Close() }
 
+// Unwrap returns the broker with what is around it.
+func (o *Opened) Unwrap() relay.Broker { return o.Broker }
+
+var _ relay.Wrapper = (*Opened)(nil)
+
 // Coupled is the side of a broker that is coupled to a source.
 type Coupled interface {
 	Source(relay.Source) relay.Source

@@ -287,8 +287,10 @@ func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + 
 // unknown means that a section has no such key, and which one may be meant.
 func unknown(t reflect.Type, name string) string {
 	names := keys(t)
-	if meant := otherNames[strings.ToLower(name)]; t == reflect.TypeFor[Broker]() && meant != "" {
-		return fmt.Sprintf("unknown key; its name here is %s", meant)
+	if t == reflect.TypeFor[Broker]() {
+		if meant := nameHere(name); meant != "" {
+			return "unknown key; its name here is " + meant
+		}
 	}
 	if near, found := nearest(name, names); found {
 		return fmt.Sprintf("unknown key; did you mean %q?", near)
@@ -302,15 +304,29 @@ func unknown(t reflect.Type, name string) string {
 	return "unknown key; possible here: " + strings.Join(names, ", ")
 }
 
-// otherNames are what brokers, and ways to them, are called elsewhere.
+// otherNames are what brokers, and ways to them, are called elsewhere, in small letters and without - and _.
 var otherNames = map[string]string{
-	"webhook": "http", "webhooks": "http", "https": "http", "rest": "http", "url": "http",
+	"webhook": "http", "webhooks": "http", "https": "http", "rest": "http", "url": "http", "callback": "http",
 	"amqp": "rabbitmq", "amqps": "rabbitmq", "rabbit": "rabbitmq", "lavinmq": "rabbitmq",
-	"jetstream": "nats", "nats-jetstream": "nats", "nats_jetstream": "nats",
-	"redpanda": "kafka", "msk": "kafka", "confluent": "kafka", "eventhubs": "kafka (Event Hubs speaks its protocol)",
-	"valkey": "redis", "redis_streams": "redis", "streams": "redis",
-	"aws": "sqs or sns", "amazon": "sqs or sns", "gcp": "pubsub", "google": "pubsub", "gcppubsub": "pubsub", "pub_sub": "pubsub",
-	"console": "stdout", "log": "stdout", "jsonl": "file", "json": "file", "s3": "archive (in a local directory)",
+	"jetstream": "nats", "natsjetstream": "nats", "natsio": "nats",
+	"redpanda": "kafka", "msk": "kafka", "confluent": "kafka", "apachekafka": "kafka",
+	"eventhub": "kafka (Event Hubs speaks its protocol)", "eventhubs": "kafka (Event Hubs speaks its protocol)",
+	"azure":  "kafka (Event Hubs speaks its protocol)",
+	"valkey": "redis", "redisstream": "redis", "redisstreams": "redis", "streams": "redis",
+	"aws": "sqs or sns", "amazon": "sqs or sns", "localstack": "sqs or sns", "awssqs": "sqs", "amazonsqs": "sqs",
+	"elasticmq": "sqs", "awssns": "sns", "amazonsns": "sns",
+	"gcp": "pubsub", "google": "pubsub", "gcppubsub": "pubsub", "googlepubsub": "pubsub", "cloudpubsub": "pubsub",
+	"console": "stdout", "log": "stdout", "jsonl": "file", "json": "file", "ndjson": "file",
+	"s3": "archive (in a local directory)", "gcs": "archive (in a local directory)",
+}
+
+// nameHere is the name, in this configuration, of a broker that is called otherwise elsewhere; "" for none.
+func nameHere(name string) string {
+	name = strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(name))
+	if slices.Contains(keys(reflect.TypeFor[Broker]()), name) {
+		return name
+	}
+	return otherNames[name]
 }
 
 // elsewhere returns the sections that have a key of that name.

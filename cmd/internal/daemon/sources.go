@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/relay/replication"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // partitioned is a source that wants to know in which partitions the broker puts messages.
@@ -90,17 +91,21 @@ func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication str
 		names = *c.Replication
 	}
 	if names.Slot == "" {
-		names.Slot = replication.SlotName(replication.Database(conn), c.Name)
+		names.Slot = schema.SlotName(replication.Database(conn), c.Name)
 	}
 	return names.Slot, names.Publication
 }
 
-// purge deletes delivered rows of the tables that ask for it, until ctx ends.
-func (u *unit) purge(ctx context.Context, c config.Destination) {
+func (u *unit) newPurge(c config.Destination) (*mapped.Purge, error) {
 	_, m := c.Source.Resolve()
 	cfg := c.Source.Purge.Config()
 	cfg.Logger = u.logger
-	p, err := mapped.NewPurge(u.conn, m, cfg)
+	return mapped.NewPurge(u.conn, m, cfg)
+}
+
+// purge deletes delivered rows of the tables that ask for it, until ctx ends.
+func (u *unit) purge(ctx context.Context, c config.Destination) {
+	p, err := u.newPurge(c)
 	if err == nil {
 		err = p.Run(ctx)
 	}

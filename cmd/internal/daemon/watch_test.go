@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,5 +150,19 @@ func TestTheVerdictIsAMetric(t *testing.T) {
 	}
 	if got := strings.Join(named, " "); got != "default kafka stalled" {
 		t.Errorf("the metric names %q", got)
+	}
+}
+
+func TestThePagesSayHowOftenTheDatabaseIsLookedAt(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"console.md", "operations.md", "design.md"} {
+		text, err := os.ReadFile("../../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("looks at the database every %.0f s", lookEvery.Seconds())
+		if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), want) {
+			t.Errorf("docs/%s doesn't say that a relay %s", page, want)
+		}
 	}
 }

@@ -226,10 +226,10 @@ func clip(text string, limit int) string {
 func (n *Notification) write() {
 	var what []string
 	if n.DeadLetters > 0 {
-		what = append(what, count(n.DeadLetters, "dead letter"))
+		what = append(what, printed.Many(n.DeadLetters, "dead letter", "dead letters"))
 	}
 	if n.Blocked > 0 {
-		what = append(what, count(n.Blocked, "blocked key"))
+		what = append(what, printed.Many(n.Blocked, "blocked key", "blocked keys"))
 	}
 	if n.Stopped != "" {
 		what = append(what, "it gave up and delivers nothing any more: "+n.Stopped)
@@ -252,7 +252,7 @@ func (n *Notification) write() {
 		if m.Key != "" {
 			fmt.Fprintf(&b, ", key %s", clip(m.Key, 100))
 		}
-		fmt.Fprintf(&b, ": %s after %s", m.Reason, count(m.Attempts, "attempt"))
+		fmt.Fprintf(&b, ": %s after %s", m.Reason, printed.Many(m.Attempts, "attempt", "attempts"))
 		if m.Error != "" {
 			fmt.Fprintf(&b, ": %s", m.Error)
 		}
@@ -267,11 +267,4 @@ func (n *Notification) write() {
 		fmt.Fprintf(&b, "\n%s", n.Next)
 	}
 	n.Text = b.String()
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -102,7 +102,7 @@ func TestAThousandDeadLettersAreOneNotification(t *testing.T) {
 		if len(got) != 1 || got[0].DeadLetters != 1000 || len(got[0].First) != 5 {
 			t.Fatalf("%d notifications: %+v", len(got), got)
 		}
-		for _, want := range []string{"relay relay-1, database orders, destination events: 1000 dead letters",
+		for _, want := range []string{"relay relay-1, database orders, destination events: 1,000 dead letters",
 			"key key-0: exhausted after 10 attempts: broker says no", "and 995 more", "look at events"} {
 			if !strings.Contains(got[0].Text, want) {
 				t.Errorf("the text has no %q:\n%s", want, got[0].Text)

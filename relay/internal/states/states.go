@@ -36,7 +36,8 @@ type Table struct {
 	Groups   int
 	Session  string // the application_name of the relay's sessions
 	Strategy string
-	Mapping  any // written as JSON
+	Slot     string // "" if it doesn't read the log
+	Mapping  any    // written as JSON
 
 	// Account is what the relay knows of its work, at the time that it is written, by a clock that is ahead of this
 	// machine's. It is written as JSON.
@@ -157,7 +158,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 			continue
 		}
 		// last_error stays when the destination works again, to show what the last trouble was.
-		_, err := conn.Exec(ctx, `
+		err := dial.Write(ctx, conn, `
 			UPDATE outbox.cursors SET state = $4, lag_objective = $7::bigint * interval '1 microsecond', settings = $8::text::jsonb,
 			       settings_at = CASE WHEN settings = $8::text::jsonb THEN settings_at ELSE clock_timestamp() END,
 			       state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END,
@@ -207,21 +208,20 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, `
+	return dial.Write(ctx, conn, `
 		WITH forgotten AS (
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
 			AND session NOT IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database()))
 		INSERT INTO outbox.tables AS t (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since,
-		                                last_error, last_error_at, lag_objective, account, settings)
-		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond', $12::text::jsonb, $13::text::jsonb
+		                                last_error, last_error_at, lag_objective, account, settings, slot)
+		SELECT $1, $2, $3, $4, $5, $6, $7::text::jsonb, $8, n.at, nullif($9, ''), CASE WHEN $9 <> '' THEN n.at END, $11::bigint * interval '1 microsecond', $12::text::jsonb, $13::text::jsonb, $14
 		FROM (SELECT clock_timestamp() - $10::bigint * interval '1 microsecond' AS at) n
 		ON CONFLICT (destination, shard_group, owner) DO UPDATE SET
 			shard_groups = excluded.shard_groups, session = excluded.session, strategy = excluded.strategy, mapping = excluded.mapping,
 			state_since = CASE WHEN t.state = excluded.state THEN t.state_since ELSE excluded.state_since END, state = excluded.state,
 			last_error = coalesce(excluded.last_error, t.last_error), last_error_at = coalesce(excluded.last_error_at, t.last_error_at),
-			lag_objective = excluded.lag_objective, account = excluded.account, settings = excluded.settings, updated_at = clock_timestamp()`,
+			lag_objective = excluded.lag_objective, account = excluded.account, slot = excluded.slot, settings = excluded.settings, updated_at = clock_timestamp()`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
-		storable(conn, string(account)), storable(conn, at.Settings))
-	return err
+		storable(conn, string(account)), storable(conn, at.Settings), w.table.Slot)
 }

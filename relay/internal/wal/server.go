@@ -73,6 +73,48 @@ func (s Server) ConnectWAL(ctx context.Context) (*Conn, error) {
 	return conn, nil
 }
 
+// ErrMayNotStream means that the role has no right to replicate.
+var ErrMayNotStream = errors.New("the role has no right to replicate")
+
+// Probe opens a replication connection and ends it. A server that has no room for another one is well if the slot is
+// being read: that is the relay's own stream. If the slot is missing, there has to be room for it.
+func (s Server) Probe(ctx context.Context, conn *pgx.Conn, slot string) error {
+	var there, active, full bool
+	err := conn.QueryRow(ctx, `SELECT coalesce(bool_or(slot_name = $1), false), coalesce(bool_or(slot_name = $1 AND active), false),
+		count(*) >= current_setting('max_replication_slots')::integer FROM pg_replication_slots`, slot).Scan(&there, &active, &full)
+	if err != nil {
+		return fmt.Errorf("look at the slots: %w", err)
+	}
+	if !there && full {
+		err = errFull()
+	}
+	stream, streamErr := s.ConnectWAL(ctx)
+	if streamErr == nil {
+		stream.HangUp()
+	} else if active && sqlstate.Of(streamErr) == "53300" {
+		streamErr = nil
+	}
+	return errors.Join(streamErr, err)
+}
+
+// RefuseFull refuses a server that has no room for another slot.
+func RefuseFull(ctx context.Context, conn *pgx.Conn) error {
+	var full bool
+	err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_replication_slots) >= current_setting('max_replication_slots')::integer`).Scan(&full)
+	if err != nil {
+		return fmt.Errorf("count the replication slots: %w", err)
+	}
+	if full {
+		return errFull()
+	}
+	return nil
+}
+
+func errFull() error {
+	return dial.Permanent("all replication slots are in use: drop one that is not needed (SELECT slot_name, active, wal_status " +
+		"FROM pg_replication_slots), or raise max_replication_slots and restart the server")
+}
+
 // HangUp closes a connection that is no longer needed.
 func (c *Conn) HangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), dial.HangUpTimeout)
@@ -90,8 +132,9 @@ func (s Server) explain(err error) error {
 	}
 	switch state := sqlstate.Of(err); {
 	case state == "42501":
-		return dial.Permanent("the role has no right to replicate: as a superuser run: ALTER ROLE %s REPLICATION "+
-			"(managed services have a role to grant instead, as rds_replication): %w", pgx.Identifier{s.Conn.User}.Sanitize(), err)
+		return dial.Permanent("%w: as a superuser run: ALTER ROLE %s REPLICATION "+
+			"(managed services have a role to grant instead, as rds_replication): %w",
+			ErrMayNotStream, pgx.Identifier{s.Conn.User}.Sanitize(), err)
 	case state == "53300" && routine == "InitProcess":
 		return fmt.Errorf("no room for another stream: end one that is not needed (SELECT application_name, client_addr FROM "+
 			"pg_stat_replication), or raise max_wal_senders and restart the server: %w", err)

@@ -81,14 +81,8 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	defer dial.HangUp(plain)
 	asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
-	if err := RefuseLevel(asking, plain); err != nil {
-		return nil, err
-	}
-	if t.sent, err = publishes(asking, plain, cfg); err != nil {
-		return nil, err
-	}
-	position, err := slotStands(asking, plain, cfg)
-	if err != nil {
+	var position LSN
+	if t.sent, position, err = streamable(asking, plain, cfg); err != nil {
 		return nil, err
 	}
 	every, err := StatusInterval(asking, plain)

@@ -91,6 +91,32 @@ func publishes(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (s *sent, er
 	return s, nil
 }
 
+// streamable returns what the log is read through, and from where. Its error has everything at once that stands in the
+// way.
+func streamable(ctx context.Context, conn *pgx.Conn, cfg TailConfig) (*sent, LSN, error) {
+	if err := RefuseLevel(ctx, conn); err != nil {
+		return nil, 0, err // without that, there is no slot to be named
+	}
+	sent, err := publishes(ctx, conn, cfg)
+	position, slotErr := slotStands(ctx, conn, cfg)
+	return sent, position, errors.Join(err, slotErr)
+}
+
+// ProbeTail does what OpenTail does, but begins no stream: a slot without a stream stays without one. It also opens a
+// replication connection.
+func ProbeTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) error {
+	server := Server{conn, cfg.Table.String()}
+	plain, err := server.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer dial.HangUp(plain)
+	asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
+	_, _, err = streamable(asking, plain, cfg)
+	return errors.Join(err, server.Probe(asking, plain, cfg.Slot))
+}
+
 // Sound checks that the publication is still the one through which the log is read. While it is missing, or leaves
 // something out, the server skips inserts silently. An error marked by outbox.Permanent means that this may have
 // happened. Every few seconds Sound also looks at what the slot retains, and warns. Only one goroutine may call it;

@@ -11,10 +11,58 @@ app.kubernetes.io/component: relay
 
 {{- define "outbox.metadata" -}}
 name: {{ include "outbox.name" . }}
+{{ include "outbox.labelled" . }}
+{{- end }}
+
+{{- define "outbox.labelled" -}}
 namespace: {{ .Release.Namespace }}
 labels:
   {{- include "outbox.selector" . | nindent 2 }}
   app.kubernetes.io/version: {{ .Chart.AppVersion }}
+{{- end }}
+
+{{- define "outbox.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "outbox.name" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{- /* Not empty where the configuration has a list of databases: the relay then refuses the address of a single one. */}}
+{{- define "outbox.several" -}}
+{{ if or .Values.databases .Values.config.databases .Values.config.databases_dir }}yes{{ end }}
+{{- end }}
+
+{{- /* The configuration, in which each of databases has the file that is mounted for it. */}}
+{{- define "outbox.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- $list := list }}
+{{- $mounted := list }}
+{{- range $db := .Values.databases }}
+  {{- $mounted = append $mounted $db.name }}
+  {{- $entry := dict "name" $db.name }}
+  {{- range $config.databases }}{{ if eq .name $db.name }}{{ $entry = . }}{{ end }}{{ end }}
+  {{- $database := $entry.database | default dict }}
+  {{- if not (or $database.url $database.url_file) }}
+    {{- $_ := set $database "url_file" (printf "/run/secrets/databases/%s" $db.name) }}
+  {{- end }}
+  {{- $list = append $list (set $entry "database" $database) }}
+{{- end }}
+{{- range $config.databases }}{{ if not (has .name $mounted) }}{{ $list = append $list . }}{{ end }}{{ end }}
+{{- if $list }}{{ $_ := set $config "databases" $list }}{{ end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{- /* The shard groups of all destinations, of all databases: each has one relay. */}}
+{{- define "outbox.groups" -}}
+{{- $config := include "outbox.config" . | fromYaml }}
+{{- $general := $config.destinations | default list }}
+{{- $groups := 0 }}
+{{- range $config.databases | default (list dict) }}
+  {{- range $destination := .destinations | default $general }}
+    {{- $own := $destination.shard_groups }}
+    {{- range $general }}{{ if eq .name $destination.name }}{{ $own = $own | default .shard_groups }}{{ end }}{{ end }}
+    {{- $groups = add $groups ($own | default 1) }}
+  {{- end }}
+{{- end }}
+{{- $groups }}
 {{- end }}
 
 {{- define "outbox.image" -}}
@@ -41,4 +89,23 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* What both steps of a migration have, given the root and the key of the URL. */}}
+{{- define "outbox.migrateContainer" -}}
+{{- $ := index . 0 -}}
+image: {{ include "outbox.image" $ }}
+imagePullPolicy: {{ $.Values.image.pullPolicy }}
+env:
+  - {name: OUTBOX_DATABASE_URL_FILE, value: /run/secrets/database/{{ index . 1 }}}
+  {{- with $.Values.extraEnv }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- with $.Values.extraEnvFrom }}
+envFrom: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{ include "outbox.containerSecurity" $ }}
+resources:
+  {{- toYaml $.Values.resources | nindent 2 }}
+volumeMounts:
+  - {name: database, mountPath: /run/secrets/database, readOnly: true}
+  {{- with $.Values.extraVolumeMounts }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}

@@ -1,0 +1,465 @@
+package mapped
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Probe does what a session does around a message, by the statements of sessions: it polls, marks a row that waits with
+// each outcome, and buries it. Then it takes everything back. Triggers, constraints and rights that only show when a
+// row is written show here. Other relays may run: what is locked is free again after a moment. At most, a sequence has
+// a gap afterwards, from which a table of dead letters or of offsets draws its own numbers. The log is not read; what a
+// stream of it needs is looked up, and a replication connection is opened.
+//
+// The result says what could not be tried, "" for nothing. If a right is missing, the error has the statements that
+// grant all rights that the strategy needs.
+func (s *Source) Probe(ctx context.Context) (untried string, err error) {
+	p := &probe{session: session{source: s, holds: newHolds(nil)}}
+	defer func() { dial.HangUp(p.conn) }()
+	untried, err = p.run(ctx)
+	if sqlstate.Of(err) == "42501" && !errors.Is(err, schema.ErrHidden) && !errors.Is(err, wal.ErrMayNotStream) {
+		err = fmt.Errorf("%w: as the owner of the tables run: %s", err, s.mapping.GrantsSQL(s.strategy, s.conn.User))
+	}
+	return untried, err
+}
+
+type probe struct {
+	session
+	untried string
+}
+
+// probeLocks is how long a statement waits for a lock. It has to be short: what a probe has locked meanwhile, other
+// relays and writers wait for.
+const probeLocks = "2s"
+
+func (p *probe) run(ctx context.Context) (untried string, err error) {
+	src := p.source
+	if p.table, p.pooled, err = src.open(ctx, &p.conn); err != nil {
+		return "", err
+	}
+	p.reading = p.conn
+	if p.pooled != nil && (src.strategy == mapping.Advisory || src.strategy == mapping.Replication) {
+		return "", p.pooled
+	}
+	p.locks()
+	switch src.strategy {
+	case mapping.Replication:
+		err = p.log(ctx)
+	case mapping.XMin, mapping.Serial:
+		err = p.offsets(ctx)
+	default:
+		err = p.rows(ctx)
+	}
+	if err == nil && src.cfg.Notify != "" {
+		err = p.listen(ctx)
+	}
+	return p.untried, err
+}
+
+// within runs f in a transaction, and takes back what it did.
+func (p *probe) within(ctx context.Context, f func() error) error {
+	if err := p.exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	if err := p.exec(ctx, "SET LOCAL lock_timeout = '"+probeLocks+"'"); err != nil {
+		return err
+	}
+	return errors.Join(f(), p.exec(context.WithoutCancel(ctx), "ROLLBACK"))
+}
+
+func (p *probe) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := p.conn.Exec(ctx, sql, args...)
+	return explain(err)
+}
+
+// under runs f under a savepoint and takes back what it did, so that the next outcome finds the row as it was.
+func (p *probe) under(ctx context.Context, f func() error) error {
+	if err := p.exec(ctx, "SAVEPOINT outbox_probe"); err != nil {
+		return err
+	}
+	err := f()
+	if err == nil {
+		err = p.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE") // otherwise they would be checked when a relay commits
+	}
+	return errors.Join(err, p.exec(ctx, "ROLLBACK TO SAVEPOINT outbox_probe"))
+}
+
+// rows tries a strategy that marks rows.
+func (p *probe) rows(ctx context.Context) error {
+	claims := p.prepare()
+	return p.within(ctx, func() error {
+		var rows []row
+		// A text that has no UTF-8 form is no fault of the mapping.
+		err := p.table.attempt(ctx, p.conn, func() (err error) {
+			_, rows, err = p.reader.pollFor(ctx, 1, p.own, p.leaveNone, "", false)
+			return err
+		})
+		if schema.IsDataError(err) {
+			_, rows, err = p.reader.pollFor(ctx, 1, p.own, p.leaveNone, "", true)
+		}
+		if err != nil {
+			return err
+		}
+		marks, err := p.sample(ctx, rows)
+		if err != nil {
+			return err
+		}
+		if err := p.outcomes(ctx, marks); err != nil || claims == nil {
+			return err
+		}
+		return p.reservations(ctx, claims, marks)
+	})
+}
+
+func (p *probe) leaveNone(int64) []string { return nil }
+
+// sample is the row that is marked, none if none waits. A row that the poll has not locked may be another relay's.
+func (p *probe) sample(ctx context.Context, rows []row) ([]mark, error) {
+	if len(rows) > 0 && !p.reader.claims {
+		var locked bool
+		sql := fmt.Sprintf("SELECT true FROM %s m WHERE %s = $1::text::%s AND %s FOR UPDATE SKIP LOCKED",
+			p.table.name, p.table.id, p.table.idType, p.table.waiting)
+		if err := p.conn.QueryRow(ctx, sql, rows[0].id).Scan(&locked); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, fmt.Errorf("lock a row: %w", explain(err))
+		}
+		if !locked {
+			rows = nil
+		}
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	wait := time.Minute
+	return []mark{{id: rows[0].id, token: rows[0].token, attempts: 1, wait: &wait, reason: relay.ReasonRefused,
+		err: errors.New("a probe tries how a failure is recorded, and takes it back")}}, nil
+}
+
+// outcomes marks a row as each settlement can, or no row, which shows missing rights at least.
+func (p *probe) outcomes(ctx context.Context, marks []mark) error {
+	s := p.marks
+	blocked := append([]mark(nil), marks...)
+	for i := range blocked {
+		blocked[i].wait, blocked[i].blocked = nil, true
+	}
+	waits, bury := p.table.mapping.Unsettled(), "make a dead letter of a row"
+	if s.table.dead != nil {
+		bury += " in " + s.table.dead.TableName().String()
+	}
+	for _, o := range []struct {
+		what, sql string
+		args      []any
+		still     string // the condition that the row has not got the outcome
+	}{
+		{"mark a row as delivered", s.done, s.doneArgs(marks), waits},
+		{"mark a row for another attempt", s.waiting, waitingArgs(p.conn, marks), "NOT (" + waits + ")"},
+		{"mark a row as blocked", s.waiting, waitingArgs(p.conn, blocked), "NOT (" + waits + ")"},
+		{bury, s.dead, deadArgs(p.conn, marks), waits},
+	} {
+		if o.sql == "" {
+			continue // the mapping has no column for it
+		}
+		if o.sql == s.dead && s.table.dead != nil {
+			if err := p.deadTable(ctx, len(marks) == 0); err != nil {
+				return fmt.Errorf("%s: %w", o.what, err)
+			}
+		}
+		err := p.under(ctx, func() error {
+			rows, err := p.conn.Query(ctx, o.sql, o.args...)
+			if err != nil {
+				return explain(err)
+			}
+			ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil || len(marks) == 0 {
+				return explain(err)
+			}
+			var unmarked bool
+			if s.done != "" {
+				err = p.conn.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s m WHERE %s = $1::text::%s AND %s)",
+					p.table.name, p.table.id, p.table.idType, o.still), marks[0].id).Scan(&unmarked)
+			}
+			if err == nil && (len(ids) == 0 || unmarked) {
+				err = outbox.Permanent(fmt.Errorf("table %s keeps the row as it was, without an error: look at its triggers and rules",
+					p.table.name))
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s%s: %w", o.what, rowOf(marks), err)
+		}
+	}
+	if len(marks) == 0 {
+		return p.noteTriggers(ctx)
+	}
+	return nil
+}
+
+// rowOf names the row of an error: another one may be accepted.
+func rowOf(marks []mark) string {
+	if len(marks) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (id %.100q)", marks[0].id)
+}
+
+// reservations tries what a lease does between the claim and the mark.
+func (p *probe) reservations(ctx context.Context, c *claims, marks []mark) error {
+	columns := newColumns(marks)
+	for _, o := range []struct{ what, sql string }{
+		{"renew reservations", c.renew}, {"claim rows again", c.again}, {"give reservations up", c.release},
+	} {
+		err := p.under(ctx, func() error { return p.exec(ctx, o.sql, columns.ids, columns.tokens) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.what, err)
+		}
+	}
+	for _, sql := range []string{c.mine, c.all} { // they may concern many rows
+		if sql == "" {
+			continue
+		}
+		if err := p.exec(ctx, "EXPLAIN "+sql); err != nil {
+			return fmt.Errorf("take reservations back: %w", err)
+		}
+	}
+	return nil
+}
+
+// probeParts is how many topics and partitions are read.
+const probeParts = 8
+
+// offsets tries a strategy that moves offsets: first their lease, which other relays need soon, and then the poll.
+func (p *probe) offsets(ctx context.Context) error {
+	o, err := p.prepareOffsets(ctx)
+	if err != nil {
+		return err
+	}
+	s := &offsetSession{session: &p.session, offsets: o, parts: make(map[partName]*part), horizon: newHorizon(p.table),
+		page: pageSize{pageBytes: p.source.cfg.PageBytes}}
+	p.strategy = s
+	p.link = &link{conn: p.conn, lease: p.source.cfg.Lease, broken: make(chan struct{})} // nothing keeps it alive
+	p.pace = pace{cfg: &p.source.cfg, broken: p.link.broken}
+	names, err := s.unknown(ctx)
+	if err != nil {
+		return err
+	}
+	names = names[:min(len(names), probeParts)]
+	if err := p.within(ctx, func() error { return p.lease(ctx, s, names) }); err != nil {
+		return err
+	}
+	return p.within(ctx, func() error {
+		var rows []row
+		if len(s.parts) > 0 {
+			if _, err := s.read(ctx, 1); err != nil {
+				return err
+			}
+			for _, e := range s.ledger.all() {
+				rows = append(rows, e.row)
+			}
+		}
+		p.reader = &reader{claims: true} // a row that is copied needs no lock
+		marks, err := p.sample(ctx, rows)
+		if err != nil {
+			return err
+		}
+		return p.outcomes(ctx, marks)
+	})
+}
+
+// lease takes the offsets, whoever has them, moves them to where they are, and gives them back.
+func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) error {
+	o := s.offsets
+	fail := func(what string, err error) error {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", what, explain(err))
+		}
+		return err
+	}
+	if _, err := o.free(ctx, p.conn, ""); err != nil {
+		return fail("look at the offsets", err)
+	}
+	token, err := o.own(ctx, p.conn, p.source)
+	if err == nil && token == 0 { // no relay has read the table yet
+		if err = p.exec(ctx, o.begin); err == nil {
+			token, err = o.own(ctx, p.conn, p.source)
+		}
+	}
+	if err != nil {
+		return fail("take the offsets", err)
+	}
+	if s.token = token; len(names) == 0 { // what is then inserted later needs the same rights
+		err = p.exec(ctx, "EXPLAIN "+o.begin)
+		if err == nil {
+			info, _ := mapping.ParseTableName(p.table.mapping.Offsets.Table) // it was read
+			err = p.mayDraw(ctx, info.String(), []string{})
+		}
+		if err != nil {
+			return fail("insert offsets", err)
+		}
+	}
+	if err := s.load(ctx, names); err != nil {
+		return err
+	}
+	for _, part := range s.parts {
+		part.moved = true
+	}
+	if err := s.store(ctx, p.conn, &outcomes{}); err != nil {
+		return err
+	}
+	if err := s.renew(ctx, p.conn); err != nil {
+		return err
+	}
+	if err := p.exec(ctx, o.check, s.token); err != nil {
+		return fail("keep dead letters", err)
+	}
+	return fail("give the offsets back", p.exec(ctx, o.release, s.token))
+}
+
+// log looks at what a stream of the log needs, and tries the table of dead letters without a row.
+func (p *probe) log(ctx context.Context) error {
+	cfg := &p.source.cfg
+	err := wal.ProbeTail(ctx, p.source.conn, wal.TailConfig{Slot: cfg.Slot, Publication: cfg.Publication, Logger: cfg.Logger,
+		Table: p.table.info.TableName(), OID: p.table.info.OID})
+	if p.table.dead == nil {
+		return err
+	}
+	row := &logRow{layout: &logLayout{table: p.table, columns: make(map[string]int)}}
+	for i, c := range p.table.info.Columns {
+		row.layout.columns[c.Name], row.values = i, append(row.values, wal.Value{Null: true})
+	}
+	sql, args := p.table.burySQL(p.conn, row, &relay.Dead{Delivery: &relay.Delivery{}, Reason: relay.ReasonRefused})
+	buryErr := p.exec(ctx, "EXPLAIN "+sql, args...)
+	for _, c := range p.table.dead.Columns { // the texts of the log are cast, which fails with the first row
+		was := p.table.info.Column(c.Name)
+		if was != nil && c.Kind != was.Kind && c.Kind != mapping.KindText && c.Kind != mapping.KindBytes {
+			buryErr = errors.Join(buryErr, outbox.Permanent(fmt.Errorf("%w: column %q of the table of dead letters %s is of type %s, and "+
+				"of table %s of type %s", mapping.ErrMapping, c.Name, p.table.dead.TableName(), c.Type, p.table.name, was.Type)))
+		}
+	}
+	if buryErr == nil {
+		buryErr = p.deadTable(ctx, true)
+	}
+	if buryErr != nil {
+		buryErr = fmt.Errorf("keep a dead letter: %w", buryErr)
+	}
+	if p.untried == "" {
+		p.untried = "the table of dead letters was looked at, and none was written"
+	}
+	return errors.Join(err, buryErr)
+}
+
+// deadTable refuses a table of dead letters in which no row can be inserted. If none is inserted, it also looks at the
+// numbers that the table would draw.
+func (p *probe) deadTable(ctx context.Context, untried bool) error {
+	t, m := p.table, &p.table.mapping
+	filled := []string{"reason", "error", "attempts", "dead_at", m.Failure.Error, m.Failure.Attempts}
+	for _, c := range t.info.Columns {
+		filled = append(filled, c.Name)
+	}
+	var empty string
+	err := p.conn.QueryRow(ctx, `SELECT coalesce(string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum), '') FROM pg_catalog.pg_attribute a
+		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+		AND a.attname <> ALL($2::text[])`, t.dead.OID, filled).Scan(&empty)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the table of dead letters: %w", explain(err))
+	case empty != "":
+		return outbox.Permanent(fmt.Errorf("%w: the table of dead letters %s has columns that are NOT NULL, have no default, and that "+
+			"table %s doesn't have: %s; run ALTER TABLE … ALTER … DROP NOT NULL", mapping.ErrMapping, t.dead.TableName(), t.name, empty))
+	case !untried:
+		return nil
+	}
+	return p.mayDraw(ctx, t.dead.TableName().String(), filled)
+}
+
+// mayDraw returns an error if the defaults of a table's columns, other than those that are filled, use a sequence that
+// this role may not use.
+func (p *probe) mayDraw(ctx context.Context, table string, filled []string) error {
+	var sequences string
+	err := p.conn.QueryRow(ctx, `SELECT coalesce(string_agg(DISTINCT s.oid::regclass::text, ', '), '') FROM pg_catalog.pg_attribute a
+		JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		JOIN pg_catalog.pg_depend p ON p.classid = 'pg_catalog.pg_attrdef'::regclass AND p.objid = d.oid
+			AND p.refclassid = 'pg_catalog.pg_class'::regclass
+		JOIN pg_catalog.pg_class s ON s.oid = p.refobjid
+		WHERE a.attrelid = $1::text::regclass AND a.attname <> ALL($2::text[])
+			AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE, UPDATE') END`,
+		table, filled).Scan(&sequences)
+	if err != nil {
+		return fmt.Errorf("look at the sequences of %s: %w", table, explain(err))
+	}
+	if sequences != "" {
+		return outbox.Permanent(fmt.Errorf("this role may not draw numbers for table %s: as its owner run: "+
+			"GRANT USAGE ON SEQUENCE %s TO %s", table, sequences, pgx.Identifier{p.source.conn.User}.Sanitize()))
+	}
+	return nil
+}
+
+// noteTriggers notes what can only be told with a row.
+func (p *probe) noteTriggers(ctx context.Context) error {
+	p.untried = "no row waits, so none was marked"
+	tables := []uint32{p.table.info.OID}
+	if p.table.dead != nil {
+		tables = append(tables, p.table.dead.OID)
+	}
+	rows, err := p.conn.Query(ctx, `SELECT DISTINCT quote_ident(g.tgname) FROM pg_catalog.pg_trigger g
+		WHERE g.tgrelid = ANY($1::oid[]) AND NOT g.tgisinternal AND g.tgenabled <> 'D' ORDER BY 1`, tables)
+	if err != nil {
+		return fmt.Errorf("look at the triggers: %w", explain(err))
+	}
+	triggers, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look at the triggers: %w", explain(err))
+	}
+	if len(triggers) > 0 {
+		p.untried += ", and what " + strings.Join(triggers, ", ") + " does shows with the first row"
+	}
+	return nil
+}
+
+// listen tries to listen where a session does.
+func (p *probe) listen(ctx context.Context) error {
+	if p.pooled != nil {
+		p.untried = strings.TrimPrefix(p.untried+"; no notification comes through the pooler, so rows wait for polls", "; ")
+		return nil
+	}
+	return p.within(ctx, func() error { return p.exec(ctx, "LISTEN "+schema.QuoteIdentifier(p.source.cfg.Notify)) })
+}
+
+// Probe deletes one row as Once does, with an archive if there is one, and takes it back.
+func (p *Purge) Probe(ctx context.Context) error {
+	probe := &probe{session: session{source: &p.source}}
+	defer func() { dial.HangUp(probe.conn) }()
+	t, _, err := p.source.open(ctx, &probe.conn)
+	if err != nil {
+		return err
+	}
+	sql, err := p.sql(ctx, probe.conn, t)
+	if err == nil {
+		err = probe.within(ctx, func() error {
+			if _, err = p.delete(ctx, probe.conn, sql, 1); err != nil {
+				return fmt.Errorf("delete delivered rows: %w", explain(err))
+			}
+			return probe.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+		})
+	}
+	if sqlstate.Of(err) == "42501" && !errors.Is(err, schema.ErrHidden) {
+		archive := ""
+		if p.cfg.Archive != "" {
+			archive = "; GRANT INSERT ON " + p.cfg.Archive + " TO " + pgx.Identifier{p.source.conn.User}.Sanitize()
+		}
+		err = fmt.Errorf("%w: as the owner of the tables run: GRANT SELECT, UPDATE, DELETE ON %s TO %s%s", err, t.name,
+			pgx.Identifier{p.source.conn.User}.Sanitize(), archive)
+	}
+	return err
+}
