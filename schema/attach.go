@@ -55,24 +55,35 @@ type Trigger struct {
 // attached is what the database knows about a table that is to be attached.
 type attached struct {
 	kind, persistence string
+	schema            string // quoted
 	table, name       string // the first one quoted, with its schema
 	function          string // quoted, with its schema
+	holder            string // who owns the function, if the role has no rights of that one
 	owner, user       string
-	owns, writes      bool
+	owns, writes      bool // the user has the owner's rights; the owner may write messages
+	creates           bool // the owner may own a function in the schema
 	made, foreign     bool // there is a trigger of the name; something else made its function
 	inherited         bool // the trigger is the partitioned table's
 	columns, virtual  []string
 	primary, children []string
+	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
+// writesSQL is whether the owner of the table c may write messages.
+const writesSQL = `CASE WHEN has_schema_privilege(c.relowner, to_regnamespace('outbox')::oid, 'USAGE') THEN coalesce(
+		has_column_privilege(c.relowner, to_regclass('outbox.messages'), 'topic', 'INSERT')
+		AND has_sequence_privilege(c.relowner, to_regclass('outbox.messages_id_seq'), 'USAGE')
+		AND has_function_privilege(c.relowner,
+			to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
+	ELSE false END`
+
 const attachedSQL = `
-SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.relname), c.relname::text,
+SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
-	c.relowner::regrole::text, current_user::text, pg_has_role(c.relowner, 'USAGE'),
-	CASE WHEN has_schema_privilege('outbox', 'USAGE') THEN coalesce(has_column_privilege(to_regclass('outbox.messages'), 'topic', 'INSERT')
-		AND has_sequence_privilege(to_regclass('outbox.messages_id_seq'), 'USAGE')
-		AND has_function_privilege(to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
-	ELSE false END,
+	coalesce((SELECT pg_get_userbyid(p.proowner)::text FROM pg_proc p
+		WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid) AND NOT pg_has_role(p.proowner, 'USAGE')), ''),
+	pg_get_userbyid(c.relowner)::text, current_user::text, pg_has_role(c.relowner, 'USAGE'), ` + writesSQL + `,
+	has_schema_privilege(c.relowner, n.oid, 'CREATE') OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
 	g.tgfoid IS NOT NULL, EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
 		AND (p.prosrc NOT LIKE '%outbox attach: %' OR EXISTS (
 			SELECT FROM pg_trigger o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0))),
@@ -81,7 +92,18 @@ SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.rel
 	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = 'v' ORDER BY attnum),
 	ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
 	      WHERE i.indrelid = c.oid AND i.indisprimary AND t.attrelid = c.oid ORDER BY k.place),
-	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1)
+	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1),
+	ARRAY(WITH RECURSIVE parts AS (
+		SELECT attname, atttypid AS oid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+		UNION
+		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
+			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+			UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+			UNION ALL SELECT a.atttypid FROM pg_attribute a
+				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped) x
+	) SELECT ARRAY[p.attname::text, format_type(t.oid, NULL), pg_get_userbyid(t.typowner)::text]
+	FROM parts p JOIN pg_type t ON t.oid = p.oid
+	WHERE t.typtype <> 'd' AND NOT pg_has_role(t.typowner, c.relowner, 'MEMBER') ORDER BY 1)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = 'outbox_attach',
 LATERAL (SELECT format('%I.%I', n.nspname, (left(c.relname, 55) || '_outbox')::name) AS name) f
 WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
@@ -89,8 +111,8 @@ WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 // look reads what the database knows about the table.
 func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	t := new(attached)
-	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.table, &t.name, &t.function, &t.owner, &t.user,
-		&t.owns, &t.writes, &t.made, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children)
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function, &t.holder, &t.owner, &t.user,
+		&t.owns, &t.writes, &t.creates, &t.made, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children, &t.strange)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
@@ -100,8 +122,10 @@ func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	return t, nil
 }
 
-// Plan checks the attachment against the database, and returns the SQL that makes it. The role has to own the table,
-// and to be a writer of the outbox: the trigger writes with its rights, so that the application's role needs none.
+// Plan checks the attachment against the database, and returns the SQL that makes it. The role has to have the rights
+// of the table's owner, and that one has to be a writer of the outbox: the trigger writes with the owner's rights, so
+// that the application's role needs none. It never has the rights of the role that attaches: the owner chooses the
+// types of the columns, and so the casts that run in the trigger.
 func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
 	t, err := a.look(ctx, q)
 	if err != nil {
@@ -141,6 +165,9 @@ func (t *attached) change() (faults []error) {
 		faults = append(faults, fmt.Errorf("%w: %q may not make or remove a trigger on it: run this as %s", ErrForbidden, t.user, t.owner))
 	}
 	switch {
+	case t.holder != "":
+		faults = append(faults, fmt.Errorf("%w: the trigger's function %s belongs to %q, as a table has another owner since it was "+
+			"attached: as a superuser, run: ALTER FUNCTION %[2]s() OWNER TO %[4]s", ErrForbidden, t.function, t.holder, QuoteIdentifier(t.owner)))
 	case t.foreign && t.made:
 		faults = append(faults, fmt.Errorf("there is a trigger %s already, whose function %s something else made: rename that trigger",
 			attachedTrigger, t.function))
@@ -172,8 +199,16 @@ func (a Attachment) check(t *attached) error {
 		}
 	}
 	fault(t.persistence == "t", "it is a temporary table, which other sessions don't see")
-	fault(!t.writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
-		ErrForbidden, t.user, shell.Word(t.user))
+	fault(!t.writes, "%w: %q owns it, and may not write messages, and the trigger has its rights: as the owner of schema "+
+		"outbox, run: outbox migrate grants --apply --writer %s", ErrForbidden, t.owner, shell.Word(t.owner))
+	fault(!t.creates, "%w: %q owns it, and may not own the trigger's function in its schema: run: GRANT CREATE ON SCHEMA %s TO %s",
+		ErrForbidden, t.owner, t.schema, QuoteIdentifier(t.owner))
+	for _, s := range t.strange {
+		used := slices.Concat(a.Key, a.Columns, []string{a.TopicColumn})
+		fault(len(a.Columns) == 0 || slices.Contains(used, s[0]), "%w: column %q has the type %s of %q, whose casts would run in the "+
+			"trigger with the rights of %q: run: ALTER TYPE %s OWNER TO %s; or leave the column out (--columns)",
+			ErrForbidden, s[0], s[1], s[2], t.owner, s[1], QuoteIdentifier(t.owner))
+	}
 	fault(len(a.Key) == 0, "it has no primary key: name the columns of the key")
 	fault(len(a.Key) > maxAttachedKey, "the key has %d columns, the limit is %d", len(a.Key), maxAttachedKey)
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")
@@ -212,9 +247,21 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	return notes
 }
 
+// TriggerSettings are the settings of a trigger's function: its texts don't depend on the session that changes the row,
+// and a temporary table can't stand for one of its types.
+const TriggerSettings = `SET search_path = pg_catalog, pg_temp SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex
+SET extra_float_digits = 1 SET lc_monetary = 'C'`
+
+// OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of belongs
+// to the function's owner any more.
+const OwnedByAnother = `(SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) <> current_user
+        AND NOT EXISTS (SELECT FROM pg_partition_ancestors(TG_RELID) p JOIN pg_class c ON c.oid = p.relid
+            WHERE pg_get_userbyid(c.relowner) = current_user)`
+
 // makeSQL is the trigger. It comes after the row was changed, so the row's lock is held when the message draws its id.
-// Its texts don't depend on the settings of the session that changes the row, and a temporary table can't stand for one
-// of its types.
+//
+// Its function belongs to the table's owner, and takes nothing from the row once the table is somebody else's: casts are
+// code of those who own the types. concat runs no casts.
 //
 // What is taken from the row can fail: a column was dropped, a text has no form in UTF-8, a function of the
 // application's turns a type into JSON. It is in a block of its own, which writes nothing, so its subtransaction takes
@@ -233,14 +280,14 @@ func (a Attachment) makeSQL(t *attached) string {
 	if a.Invalid != "refuse" {
 		// The headers tell the reason: headers that are a text make a dead letter.
 		fault = `headers := to_json('outbox attach: ' || left(reason, 2000) || '; if columns changed, run outbox attach again');
-        BEGIN payload := convert_to(changed::text, 'SQL_ASCII'); EXCEPTION WHEN OTHERS THEN payload := NULL; END`
+        BEGIN payload := convert_to(concat(changed), 'SQL_ASCII'); EXCEPTION WHEN OTHERS THEN payload := NULL; END`
 		write = `INSERT INTO outbox.messages (topic, key, event_type, payload, content_type, headers)
     VALUES (coalesce(topic, ''), nullif(key, ''), event, payload, CASE WHEN headers IS NULL THEN 'application/json' END, headers)`
 	}
 	body := fmt.Sprintf(`
 DECLARE
     changed record;
-    event   text := %[1]s || lower(TG_OP);
+    event   text := %[1]s || lower(TG_OP COLLATE "C");
     topic   text;
     key     text;
     payload bytea;
@@ -249,7 +296,10 @@ DECLARE
     code    text := '22023';
 BEGIN
     IF TG_OP = 'DELETE' THEN changed := OLD; ELSE changed := NEW; END IF;
-    BEGIN
+    IF %[9]s THEN
+        topic := %[10]s;
+        reason := 'the table has another owner than its trigger';
+    ELSE BEGIN
         topic := %[2]s;
         key := %[3]s;
         payload := convert_to(%[4]s::text, 'UTF8');
@@ -260,7 +310,7 @@ BEGIN
             reason := SQLERRM;
             code := SQLSTATE;
         END;
-    END;
+    END; END IF;
     IF reason IS NULL AND %[6]s THEN
         reason := 'the table has a column that is generated when it is read (VIRTUAL), and a trigger does not see it';
     END IF;
@@ -269,16 +319,17 @@ BEGIN
     END IF;
     %[8]s;
     RETURN NULL;
-END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write)
+END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write, OwnedByAnother, QuoteLiteral(a.Topic))
 	quote := "$outbox$"
 	for strings.Contains(body, quote) {
 		quote = quote[:len(quote)-1] + "_$"
 	}
 	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET timezone = UTC SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS %[2]s%[3]s%[2]s;
+`+TriggerSettings+` SET timezone = UTC AS %[2]s%[3]s%[2]s;
 REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
+ALTER FUNCTION %[1]s() OWNER TO %[7]s;
 CREATE OR REPLACE TRIGGER %[4]s AFTER %[5]s ON %[6]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, t.function, quote, body, attachedTrigger, strings.ToUpper(strings.Join(a.On, " OR ")), t.table)
+`, t.function, quote, body, attachedTrigger, strings.ToUpper(strings.Join(a.On, " OR ")), t.table, QuoteIdentifier(t.owner))
 }
 
 // expressions are the topic, the key and the payload of a row, in SQL.
