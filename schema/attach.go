@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,12 @@ type Attachment struct {
 	Invalid string
 }
 
-const attachedTrigger = "outbox_attach"
+// attachedTrigger is the trigger's name. Triggers of a row fire in the order of their names' bytes, and one that changes
+// the row again has to come after, so that the message of its change does. formerTrigger is the name that it had.
+const (
+	attachedTrigger = "!outbox_attach"
+	formerTrigger   = "outbox_attach"
+)
 
 // Trigger is what makes an Attachment. It may be run again.
 type Trigger struct {
@@ -60,12 +66,14 @@ type attached struct {
 	function          string // quoted, with its schema
 	holder            string // who owns the function, if the role has no rights of that one
 	owner, user       string
-	owns, writes      bool // the user has the owner's rights; the owner may write messages
-	creates           bool // the owner may own a function in the schema
-	made, foreign     bool // there is a trigger of the name; something else made its function
+	owns, writes      bool   // the user has the owner's rights; the owner may write messages
+	creates           bool   // the owner may own a function in the schema
+	trigger           string // its name, if there is one; it is foreign if something else made its function
+	foreign           bool
 	inherited         bool // the trigger is the partitioned table's
 	columns, virtual  []string
 	primary, children []string
+	before, after     []string   // triggers of changed rows whose names sort before and after
 	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
@@ -77,14 +85,24 @@ const writesSQL = `CASE WHEN has_schema_privilege(c.relowner, to_regnamespace('o
 			to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
 	ELSE false END`
 
-const attachedSQL = `
+// neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names sort
+// before or after ours. Those of constraints belong to the server, and change only other rows.
+func neighboursSQL(operator string) string {
+	return `ARRAY(SELECT DISTINCT quote_ident(n.tgname) FROM pg_trigger n
+		WHERE n.tgrelid IN (SELECT c.oid UNION SELECT relid FROM pg_partition_tree(c.oid))
+		AND NOT n.tgisinternal AND n.tgtype & 67 = 1 AND NOT n.tginitdeferred
+		AND n.tgname NOT IN ('` + attachedTrigger + `', '` + formerTrigger + `')
+		AND n.tgname ` + operator + ` '` + attachedTrigger + `' ORDER BY 1)`
+}
+
+var attachedSQL = `
 SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
 	coalesce((SELECT pg_get_userbyid(p.proowner)::text FROM pg_proc p
 		WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid) AND NOT pg_has_role(p.proowner, 'USAGE')), ''),
 	pg_get_userbyid(c.relowner)::text, current_user::text, pg_has_role(c.relowner, 'USAGE'), ` + writesSQL + `,
 	has_schema_privilege(c.relowner, n.oid, 'CREATE') OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
-	g.tgfoid IS NOT NULL, EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
+	coalesce(g.tgname::text, ''), EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
 		AND (p.prosrc NOT LIKE '%outbox attach: %' OR EXISTS (
 			SELECT FROM pg_trigger o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0))),
 	coalesce(g.tgparentid <> 0, false),
@@ -93,6 +111,7 @@ SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('
 	ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
 	      WHERE i.indrelid = c.oid AND i.indisprimary AND t.attrelid = c.oid ORDER BY k.place),
 	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1),
+	` + neighboursSQL("<") + `, ` + neighboursSQL(">") + `,
 	ARRAY(WITH RECURSIVE parts AS (
 		SELECT attname, atttypid AS oid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
 		UNION
@@ -104,15 +123,20 @@ SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('
 	) SELECT ARRAY[p.attname::text, format_type(t.oid, NULL), pg_get_userbyid(t.typowner)::text]
 	FROM parts p JOIN pg_type t ON t.oid = p.oid
 	WHERE t.typtype <> 'd' AND NOT pg_has_role(t.typowner, c.relowner, 'MEMBER') ORDER BY 1)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = 'outbox_attach',
-LATERAL (SELECT format('%I.%I', n.nspname, (left(c.relname, 55) || '_outbox')::name) AS name) f
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN LATERAL (
+	SELECT * FROM pg_trigger WHERE tgrelid = c.oid AND tgname IN ('` + attachedTrigger + `', '` + formerTrigger + `')
+	ORDER BY tgname LIMIT 1) g ON true,
+LATERAL (SELECT format('%I.%I', n.nspname, c.relname || '_outbox') AS plain) o,
+LATERAL (SELECT CASE WHEN octet_length(c.relname || '_outbox') < 64 AND NOT EXISTS (
+		SELECT FROM pg_trigger u WHERE u.tgfoid = to_regprocedure(o.plain || '()') AND u.tgrelid <> c.oid) THEN o.plain
+	ELSE format('%I.%I', n.nspname, ('outbox_' || c.oid || '_' || c.relname)::name) END AS name) f
 WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 
 // look reads what the database knows about the table.
 func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	t := new(attached)
 	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function, &t.holder, &t.owner, &t.user,
-		&t.owns, &t.writes, &t.creates, &t.made, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children, &t.strange)
+		&t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children, &t.before, &t.after, &t.strange)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
@@ -156,7 +180,8 @@ func (a Attachment) Removal(ctx context.Context, q Querier) (string, error) {
 	if err := errors.Join(t.change()...); err != nil {
 		return "", fmt.Errorf("attach %s: %w", a.Table, err)
 	}
-	return fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, t.table, t.function), nil
+	return fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n",
+		QuoteIdentifier(cmp.Or(t.trigger, attachedTrigger)), t.table, t.function), nil
 }
 
 // change returns why the role can't make or remove the trigger.
@@ -168,9 +193,9 @@ func (t *attached) change() (faults []error) {
 	case t.holder != "":
 		faults = append(faults, fmt.Errorf("%w: the trigger's function %s belongs to %q, as a table has another owner since it was "+
 			"attached: as a superuser, run: ALTER FUNCTION %[2]s() OWNER TO %[4]s", ErrForbidden, t.function, t.holder, QuoteIdentifier(t.owner)))
-	case t.foreign && t.made:
+	case t.foreign && t.trigger != "":
 		faults = append(faults, fmt.Errorf("there is a trigger %s already, whose function %s something else made: rename that trigger",
-			attachedTrigger, t.function))
+			t.trigger, t.function))
 	case t.foreign:
 		faults = append(faults, fmt.Errorf("there is a function %s already, which something else made: rename that one", t.function))
 	}
@@ -209,6 +234,8 @@ func (a Attachment) check(t *attached) error {
 			"trigger with the rights of %q: run: ALTER TYPE %s OWNER TO %s; or leave the column out (--columns)",
 			ErrForbidden, s[0], s[1], s[2], t.owner, s[1], QuoteIdentifier(t.owner))
 	}
+	fault(len(t.before) > 0, "its triggers %s run before the one of the outbox, as their names sort before %q: if they change a row "+
+		"again, the message of that comes first: rename them", strings.Join(t.before, ", "), attachedTrigger)
 	fault(len(a.Key) == 0, "it has no primary key: name the columns of the key")
 	fault(len(a.Key) > maxAttachedKey, "the key has %d columns, the limit is %d", len(a.Key), maxAttachedKey)
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")
@@ -239,6 +266,10 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	} else {
 		notes = append(notes, "A change of which no valid message can be made succeeds, and its message becomes a dead letter with "+
 			"the reason (--invalid refuse: such a change fails).")
+	}
+	if len(t.after) > 0 {
+		notes = append(notes, "The triggers "+strings.Join(t.after, ", ")+" run after the message of a row was written. If one changes "+
+			"other rows that the same statement has changed, the messages of these can come in another order.")
 	}
 	if len(t.children) > 0 {
 		notes = append(notes, "Changes of rows of "+strings.Join(t.children, ", ")+", which inherit from it, don't run its trigger: "+
@@ -324,12 +355,17 @@ END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(agai
 	for strings.Contains(body, quote) {
 		quote = quote[:len(quote)-1] + "_$"
 	}
+	former := ""
+	if t.trigger == formerTrigger {
+		former = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\n", formerTrigger, t.table)
+	}
 	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 `+TriggerSettings+` SET timezone = UTC AS %[2]s%[3]s%[2]s;
 REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
 ALTER FUNCTION %[1]s() OWNER TO %[7]s;
 CREATE OR REPLACE TRIGGER %[4]s AFTER %[5]s ON %[6]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, t.function, quote, body, attachedTrigger, strings.ToUpper(strings.Join(a.On, " OR ")), t.table, QuoteIdentifier(t.owner))
+`, t.function, quote, body, QuoteIdentifier(attachedTrigger), strings.ToUpper(strings.Join(a.On, " OR ")), t.table,
+		QuoteIdentifier(t.owner)) + former
 }
 
 // expressions are the topic, the key and the payload of a row, in SQL.
