@@ -77,13 +77,13 @@ type attached struct {
 	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
-// writesSQL is whether the owner of the table c may write messages.
-const writesSQL = `CASE WHEN has_schema_privilege(c.relowner, to_regnamespace('outbox')::oid, 'USAGE') THEN coalesce(
-		has_column_privilege(c.relowner, to_regclass('outbox.messages'), 'topic', 'INSERT')
-		AND has_sequence_privilege(c.relowner, to_regclass('outbox.messages_id_seq'), 'USAGE')
-		AND has_function_privilege(c.relowner,
-			to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
-	ELSE false END`
+// WritesSQL is whether the owner of the table c, a row of pg_class, may write messages. It asks the catalogue alone, which
+// everybody may read.
+const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog.pg_class m ON m.relnamespace = o.oid AND m.relname = 'messages'
+	JOIN pg_catalog.pg_class s ON s.relnamespace = o.oid AND s.relname = 'messages_id_seq'
+	JOIN pg_catalog.pg_proc p ON p.pronamespace = o.oid AND p.proname = 'publish' AND p.proargtypes[1] = 'bytea'::regtype
+	WHERE o.nspname = 'outbox' AND has_schema_privilege(c.relowner, o.oid, 'USAGE') AND has_column_privilege(c.relowner, m.oid, 'topic', 'INSERT')
+	AND has_sequence_privilege(c.relowner, s.oid, 'USAGE') AND has_function_privilege(c.relowner, p.oid, 'EXECUTE'))`
 
 // neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names sort
 // before or after ours. Those of constraints belong to the server, and change only other rows.
@@ -100,7 +100,7 @@ SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
 	coalesce((SELECT pg_get_userbyid(p.proowner)::text FROM pg_proc p
 		WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid) AND NOT pg_has_role(p.proowner, 'USAGE')), ''),
-	pg_get_userbyid(c.relowner)::text, current_user::text, pg_has_role(c.relowner, 'USAGE'), ` + writesSQL + `,
+	pg_get_userbyid(c.relowner)::text, current_user::text, pg_has_role(c.relowner, 'USAGE'), ` + WritesSQL + `,
 	has_schema_privilege(c.relowner, n.oid, 'CREATE') OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
 	coalesce(g.tgname::text, ''), EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
 		AND (p.prosrc NOT LIKE '%outbox attach: %' OR EXISTS (
@@ -278,10 +278,24 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	return notes
 }
 
-// TriggerSettings are the settings of a trigger's function: its texts don't depend on the session that changes the row,
-// and a temporary table can't stand for one of its types.
-const TriggerSettings = `SET search_path = pg_catalog, pg_temp SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex
-SET extra_float_digits = 1 SET lc_monetary = 'C'`
+// TriggerFunction is the function of a trigger, in SQL: name is quoted, owner owns the table, body is PL/pgSQL. It has the
+// rights of that role, its texts don't depend on the session that changes the row, and a temporary table can't stand for
+// one of its types. setting is one more, or empty.
+func TriggerFunction(name, owner, setting, body string) string {
+	if setting != "" {
+		setting = " SET " + setting
+	}
+	quote := "$outbox$"
+	for strings.Contains(body, quote) {
+		quote = quote[:len(quote)-1] + "_$"
+	}
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex
+SET extra_float_digits = 1 SET lc_monetary = 'C'%[4]s AS %[2]s%[3]s%[2]s;
+REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
+ALTER FUNCTION %[1]s() OWNER TO %[5]s;
+`, name, quote, body, setting, QuoteIdentifier(owner))
+}
 
 // OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of belongs
 // to the function's owner any more.
@@ -351,21 +365,13 @@ BEGIN
     %[8]s;
     RETURN NULL;
 END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write, OwnedByAnother, QuoteLiteral(a.Topic))
-	quote := "$outbox$"
-	for strings.Contains(body, quote) {
-		quote = quote[:len(quote)-1] + "_$"
-	}
 	former := ""
 	if t.trigger == formerTrigger {
 		former = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\n", formerTrigger, t.table)
 	}
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-`+TriggerSettings+` SET timezone = UTC AS %[2]s%[3]s%[2]s;
-REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
-ALTER FUNCTION %[1]s() OWNER TO %[7]s;
-CREATE OR REPLACE TRIGGER %[4]s AFTER %[5]s ON %[6]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, t.function, quote, body, QuoteIdentifier(attachedTrigger), strings.ToUpper(strings.Join(a.On, " OR ")), t.table,
-		QuoteIdentifier(t.owner)) + former
+	return TriggerFunction(t.function, t.owner, "timezone = UTC", body) + fmt.Sprintf(
+		"CREATE OR REPLACE TRIGGER %s AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s();\n",
+		QuoteIdentifier(attachedTrigger), strings.ToUpper(strings.Join(a.On, " OR ")), t.table, t.function) + former
 }
 
 // expressions are the topic, the key and the payload of a row, in SQL.
