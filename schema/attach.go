@@ -45,8 +45,9 @@ type Attachment struct {
 	Invalid string
 }
 
-// attachedTrigger is the trigger's name. Triggers of a row fire in the order of their names' bytes, and one that changes
-// the row again has to come after, so that the message of its change does. formerTrigger is the name that it had.
+// attachedTrigger is the trigger's name. Triggers of a row fire in the order of their names' bytes, and one that
+// changes the row again has to come after, so that the message of its change does. formerTrigger is the name that it
+// had.
 const (
 	attachedTrigger = "!outbox_attach"
 	formerTrigger   = "outbox_attach"
@@ -77,16 +78,16 @@ type attached struct {
 	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
-// WritesSQL is whether the owner of the table c, a row of pg_class, may write messages. It asks the catalogue alone, which
-// everybody may read.
+// WritesSQL is whether the owner of the table c, a row of pg_class, may write messages. It asks the catalogue alone,
+// which everybody may read.
 const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog.pg_class m ON m.relnamespace = o.oid AND m.relname = 'messages'
 	JOIN pg_catalog.pg_class s ON s.relnamespace = o.oid AND s.relname = 'messages_id_seq'
 	JOIN pg_catalog.pg_proc p ON p.pronamespace = o.oid AND p.proname = 'publish' AND p.proargtypes[1] = 'bytea'::regtype
 	WHERE o.nspname = 'outbox' AND has_schema_privilege(c.relowner, o.oid, 'USAGE') AND has_column_privilege(c.relowner, m.oid, 'topic', 'INSERT')
 	AND has_sequence_privilege(c.relowner, s.oid, 'USAGE') AND has_function_privilege(c.relowner, p.oid, 'EXECUTE'))`
 
-// neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names sort
-// before or after ours. Those of constraints belong to the server, and change only other rows.
+// neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names
+// sort before or after ours. Those of constraints belong to the server, and change only other rows.
 func neighboursSQL(operator string) string {
 	return `ARRAY(SELECT DISTINCT quote_ident(n.tgname) FROM pg_trigger n
 		WHERE n.tgrelid IN (SELECT c.oid UNION SELECT relid FROM pg_partition_tree(c.oid))
@@ -135,8 +136,9 @@ WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 // look reads what the database knows about the table.
 func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	t := new(attached)
-	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function, &t.holder, &t.owner, &t.user,
-		&t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children, &t.before, &t.after, &t.strange)
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function,
+		&t.holder, &t.owner, &t.user, &t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns, &t.virtual,
+		&t.primary, &t.children, &t.before, &t.after, &t.strange)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
@@ -192,7 +194,8 @@ func (t *attached) change() (faults []error) {
 	switch {
 	case t.holder != "":
 		faults = append(faults, fmt.Errorf("%w: the trigger's function %s belongs to %q, as a table has another owner since it was "+
-			"attached: as a superuser, run: ALTER FUNCTION %[2]s() OWNER TO %[4]s", ErrForbidden, t.function, t.holder, QuoteIdentifier(t.owner)))
+			"attached: as a superuser, run: ALTER FUNCTION %[2]s() OWNER TO %[4]s", ErrForbidden, t.function, t.holder,
+			QuoteIdentifier(t.owner)))
 	case t.foreign && t.trigger != "":
 		faults = append(faults, fmt.Errorf("there is a trigger %s already, whose function %s something else made: rename that trigger",
 			t.trigger, t.function))
@@ -278,9 +281,9 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	return notes
 }
 
-// TriggerFunction is the function of a trigger, in SQL: name is quoted, owner owns the table, body is PL/pgSQL. It has the
-// rights of that role, its texts don't depend on the session that changes the row, and a temporary table can't stand for
-// one of its types. setting is one more, or empty.
+// TriggerFunction is the function of a trigger, in SQL: name is quoted, owner owns the table, body is PL/pgSQL. It has
+// the rights of that role, its texts don't depend on the session that changes the row, and a temporary table can't
+// stand for one of its types. setting is one more, or empty.
 func TriggerFunction(name, owner, setting, body string) string {
 	if setting != "" {
 		setting = " SET " + setting
@@ -297,16 +300,16 @@ ALTER FUNCTION %[1]s() OWNER TO %[5]s;
 `, name, quote, body, setting, QuoteIdentifier(owner))
 }
 
-// OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of belongs
-// to the function's owner any more.
+// OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of
+// belongs to the function's owner any more.
 const OwnedByAnother = `(SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) <> current_user
         AND NOT EXISTS (SELECT FROM pg_partition_ancestors(TG_RELID) p JOIN pg_class c ON c.oid = p.relid
             WHERE pg_get_userbyid(c.relowner) = current_user)`
 
 // makeSQL is the trigger. It comes after the row was changed, so the row's lock is held when the message draws its id.
 //
-// Its function belongs to the table's owner, and takes nothing from the row once the table is somebody else's: casts are
-// code of those who own the types. concat runs no casts.
+// Its function belongs to the table's owner, and takes nothing from the row once the table is somebody else's: casts
+// are code of those who own the types. concat runs no casts.
 //
 // What is taken from the row can fail: a column was dropped, a text has no form in UTF-8, a function of the
 // application's turns a type into JSON. It is in a block of its own, which writes nothing, so its subtransaction takes

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What runs in the trigger and is somebody's own code, such as a cast of a type, notes in the table ran by whose rights.
-// The owner of a table never gets the rights of the role that attached it, nor does a later owner.
+// What runs in the trigger and is somebody's own code, such as a cast of a type, notes in the table ran by whose
+// rights. The owner of a table never gets the rights of the role that attached it, nor does a later owner.
 func TestCodeOfATablesOwnerHasTheOwnersRights(t *testing.T) {
 	onEachMajor(t, func(t *testing.T, url string) {
 		super := connect(t, url)
@@ -51,7 +51,8 @@ func TestCodeOfATablesOwnerHasTheOwnersRights(t *testing.T) {
 		mal, service := as(owner), as(app)
 
 		exec(t, mal, `CREATE TYPE col AS ENUM ('a'); CREATE DOMAIN dom AS col; CREATE TABLE t (id col PRIMARY KEY, c col, d dom, l col[]); GRANT ALL ON t TO PUBLIC`)
-		if _, err := (Attachment{Table: "t"}).Plan(t.Context(), super); !errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), "--writer '"+owner) {
+		if _, err := (Attachment{Table: "t"}).Plan(t.Context(), super); !errors.Is(err, ErrForbidden) ||
+			!strings.Contains(err.Error(), "--writer '"+owner) {
 			t.Errorf("the owner is no writer: %v", err)
 		}
 		exec(t, super, Grants(owner, "", ""))
