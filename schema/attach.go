@@ -96,6 +96,25 @@ func neighboursSQL(operator string) string {
 		AND n.tgname ` + operator + ` '` + attachedTrigger + `' ORDER BY 1)`
 }
 
+const overtakenSQL = `
+SELECT c.oid::regclass::text, quote_ident(n.tgname), quote_ident(g.tgname)
+FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid AND p.prosrc LIKE '%outbox attach: %' JOIN pg_class c ON c.oid = g.tgrelid
+JOIN pg_trigger n ON n.tgrelid = c.oid AND n.tgname < g.tgname AND NOT n.tgisinternal AND n.tgtype & 67 = 1 AND NOT n.tginitdeferred
+WHERE g.tgname IN ('` + attachedTrigger + `', '` + formerTrigger + `') ORDER BY 1, 2`
+
+// Overtaken lists attached tables with a trigger that runs before ours, because its name sorts before: the table, that
+// trigger, and ours. Names are quoted.
+func Overtaken(ctx context.Context, q Querier) ([][3]string, error) {
+	rows, err := q.Query(ctx, overtakenSQL)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o [3]string, err error) {
+		err = row.Scan(&o[0], &o[1], &o[2])
+		return o, err
+	})
+}
+
 var attachedSQL = `
 SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
