@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -36,6 +37,8 @@ type Table struct {
 	OID         uint32
 	Schema      string
 	Name        string
+	Owner       string
+	Writer      bool // the owner may write messages of the outbox
 	Partitioned bool
 	Columns     []TableColumn
 	Indexes     []TableIndex
@@ -75,6 +78,19 @@ type ColumnCheck struct {
 	Condition string
 }
 
+// TextSQL is a value of the column as text, in SQL: what its type's output is in a session of package dial, in UTC.
+// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: one of a
+// type that isn't is code of whoever owns the type.
+func (c *TableColumn) TextSQL(value string) string {
+	switch {
+	case c.Kind == KindTime && !strings.HasSuffix(c.Base, "without time zone"):
+		return "regexp_replace((" + value + ` AT TIME ZONE 'UTC')::text, E'(\\d)( BC)?$', E'\\1+00\\2')`
+	case c.Cast || c.Kind == KindEnum || c.Kind == KindOther:
+		return "CASE WHEN num_nulls(" + value + ") = 0 THEN concat(" + value + ") END"
+	}
+	return value + "::text"
+}
+
 // TableIndex is a valid index of a Table.
 type TableIndex struct {
 	Name       string
@@ -99,7 +115,7 @@ func (t *Table) Column(name string) *TableColumn {
 }
 
 const tableSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p'
+SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p'
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 
@@ -180,7 +196,7 @@ func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 
 func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t := &Table{}
-	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
+	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned)
 	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is "+
 			"not in the search path", ErrMapping, name)
@@ -241,8 +257,12 @@ func ReadTypes(ctx context.Context, q schema.Querier, oids []uint32, modifiers [
 }
 
 func kindOf(base, class string) Kind {
-	if class == "e" {
+	switch class {
+	case "e":
 		return KindEnum
+	case "b":
+	default: // a range or a composite type may have the name of another type
+		return KindOther
 	}
 	switch base {
 	case "int2", "int4", "int8":

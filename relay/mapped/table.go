@@ -251,17 +251,8 @@ func (t *table) template(s string) string {
 	return "(" + strings.Join(terms, " || ") + ")"
 }
 
-// textSQL is a column as text: what its type's output is in a session of package dial, in UTC. Booleans are true and
-// false, and what fills a char(n) up is left out. The log has the same: see logLayout.text.
-func (t *table) textSQL(name string) string {
-	switch c := t.info.Column(name); {
-	case c.Kind == mapping.KindTime && !walls(c):
-		return "regexp_replace((" + column(name) + ` AT TIME ZONE 'UTC')::text, '(\d)( BC)?$', '\1+00\2')`
-	case c.Cast:
-		return "CASE WHEN num_nulls(" + column(name) + ") = 0 THEN concat(" + column(name) + ") END"
-	}
-	return column(name) + "::text"
-}
+// textSQL is a column as text. The log has the same: see logLayout.text.
+func (t *table) textSQL(name string) string { return t.info.Column(name).TextSQL(column(name)) }
 
 // walls reports whether a column has times of a clock, in a zone that only the session knows.
 func walls(c *mapping.TableColumn) bool { return strings.HasSuffix(c.Base, "without time zone") }
