@@ -770,7 +770,7 @@ var mutants = []mutant{
 		file:  "relay/mapped/decode.go",
 		old:   "		if int64(binary.BigEndian.Uint64(values[colLayout])) != t.layout {\n",
 		wrong: "		if int64(binary.BigEndian.Uint64(values[colLayout])) != t.layout && ds == nil {\n",
-		pkg:   "./relay/mapped", run: "TestNoOtherBytesAreSentWhenTheTableIsAltered",
+		pkg:   "./relay/mapped", run: "TestMatrix",
 	},
 	{
 		name:  "rows of a log that is behind are read by the types of the table",
@@ -826,7 +826,7 @@ var mutants = []mutant{
 		file:  "relay/mapped/log_layout.go",
 		old:   "momentSQL(\"o.t::\"+as, c)",
 		wrong: "momentSQL(\"(o.t::\"+as+\" AT TIME ZONE 'UTC')\", c)",
-		pkg:   "./relay/mapped", run: "TestATimeWithoutAZoneIsReadAlikeByEachWay",
+		pkg:   "./relay/mapped", run: "TestMatrix",
 	},
 	{
 		name:  "the bound of a poll passes a row that is hidden",
