@@ -142,11 +142,11 @@ func numbers(s *Source, t *table) error {
 	switch {
 	case t.along == alongSequence:
 		return nil
-	case id.Sequenced:
-		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw "+
-			"numbers ahead, and one that commits after a higher one was read would be lost, whatever lock its writer "+
-			"takes; run ALTER SEQUENCE … CACHE 1",
-			mapping.ErrMapping, t.mapping.ID, t.name, id.Cache))
+	case id.Sequence != 0:
+		return outbox.Permanent(fmt.Errorf("%w: table %s: %s, and a row that commits after a higher id was read would be lost, "+
+			"whatever lock its writer takes; let ids ascend as they are drawn, all from one sequence: "+
+			"ALTER SEQUENCE … INCREMENT 1 NO CYCLE CACHE 1",
+			mapping.ErrMapping, t.name, id.Disorder()))
 	}
 	s.cfg.Logger.Warn("ids don't come from a sequence: a row that commits after a higher id was read is lost, so every "+
 		"writer must draw its id and insert under a lock that conflicts with itself",
