@@ -137,6 +137,9 @@ func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error
 		}
 	}
 	errs = append(errs, f.required(ctx, q, m.ID, "an id"))
+	if c := t.Column(m.Order); c != nil && c.Kind == KindInteger {
+		errs = append(errs, f.required(ctx, q, m.Order, "a place in the order"))
+	}
 	if m.Done.How == "" { // an offset moves over rows of a topic and partition, in the order of transactions
 		errs = append(errs, f.required(ctx, q, m.Offsets.Topic, "a topic"), f.required(ctx, q, m.Offsets.Partition, "a partition"),
 			f.required(ctx, q, m.Offsets.Transaction, "a transaction"))
@@ -163,7 +166,7 @@ func (f *fitting) required(ctx context.Context, q schema.Querier, name, what str
 			return nil
 		}
 	}
-	f.fault(c, "may be NULL, and a row without %s would never be delivered: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", what,
+	f.fault(c, "may be NULL, and a row without %s would not be delivered: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", what,
 		f.table.TableName(), schema.QuoteIdentifier(c.Name))
 	return nil
 }

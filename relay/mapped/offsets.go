@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
@@ -248,12 +247,13 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 	})
 }
 
-// insert inserts offsets. If the types of their table are too narrow for some, it inserts the others.
+// insert inserts offsets. If their table can't have some, it inserts the others.
 func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []partName, token int64) error {
 	topics, partitions := split2(names)
 	_, err := conn.Exec(ctx, s.offsets.insert, topics, partitions, token)
-	switch code := sqlstate.Of(err); {
-	case !strings.HasPrefix(code, "22"):
+	code := sqlstate.Of(err)
+	switch {
+	case !schema.IsDataError(err) || code == "23502": // a column without a value is none for any
 		return err
 	case len(names) > 1:
 		for i := range names {
@@ -267,9 +267,16 @@ func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []part
 		s.refused = refusedOffsets{names: make(map[partName]bool), until: time.Now().Add(againAfter)}
 	}
 	s.refused.names[names[0]] = true
-	s.refused.err = fmt.Errorf("topic %.200q, partition %d: its messages wait, because table %s can't have its offset: %w; run: "+
-		"ALTER TABLE %[3]s ALTER COLUMN topic TYPE text, ALTER COLUMN partition TYPE bigint",
-		names[0].topic, names[0].partition, s.table.mapping.Offsets.Table, err)
+	table, repair := s.table.mapping.Offsets.Table, "let that constraint allow it"
+	switch code[:2] {
+	case "22":
+		repair = "run: ALTER TABLE " + table + " ALTER COLUMN topic TYPE text, ALTER COLUMN partition TYPE bigint"
+	case "54":
+		repair = "replace the unique index, in which such a topic has no room; run: " +
+			"CREATE UNIQUE INDEX ON " + table + " (md5(topic), partition)"
+	}
+	s.refused.err = fmt.Errorf("topic %.200q, partition %d: its messages wait, because table %s can't have its offset: %w; %s",
+		names[0].topic, names[0].partition, table, err, repair)
 	return nil
 }
 
