@@ -265,7 +265,7 @@ func (d *deadRows) requeueSQL(where string) (string, error) {
 	}
 	var names, values []string
 	for _, c := range d.of.Columns {
-		drawn := c.Name == d.ID && (c.Sequenced || c.Default != "") || c.Name == d.Offsets.Transaction
+		drawn := c.Name == d.ID && (c.Sequence != 0 || c.Default != "") || c.Name == d.Offsets.Transaction
 		from := d.in.Column(c.Name)
 		value, anew := set[c.Name]
 		switch {

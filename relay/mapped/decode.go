@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -111,7 +112,11 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 var textColumns = [...]int{colID, colMessageID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
-	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || v[colID] == nil {
+	if v[colID] == nil {
+		return fmt.Errorf("a row of table %s has no id: its column %q is NULL. Delete the row or give it an id, and then run: "+
+			"ALTER TABLE %[1]s ALTER COLUMN %[2]q SET NOT NULL", t.name, t.mapping.ID)
+	}
+	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 {
 		return errRow
 	}
 	// One allocation holds all texts of a row. The payload has its own, so that a caller that keeps an id doesn't keep

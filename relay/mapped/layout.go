@@ -57,7 +57,8 @@ func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone st
 }
 
 // unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the
-// log, or if a session that begins now has another time zone.
+// log, or if a session that begins now has another time zone, or would not take the table: an index was dropped, or
+// a child has come that numbers its rows by itself.
 func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error {
 	layout, zone, err := t.look(ctx, conn)
 	switch {
@@ -67,6 +68,19 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 		return t.errChanged()
 	case zone != t.zone:
 		return errors.New("the time zone of the role or of the database was changed: the session ends, and the next one has the new one")
+	}
+	info, err := readTable(ctx, conn, t.mapping.Table)
+	switch {
+	case err != nil:
+		return err
+	case byLog:
+		return permanentMapping(info.InLog())
+	}
+	if err := t.mapping.Fit(info); err != nil {
+		return permanentMapping(err)
+	}
+	if c := info.Column(unqualified(t.by)); c == nil || c.Disorder() != t.ordered().Disorder() {
+		return t.errChanged()
 	}
 	return nil
 }

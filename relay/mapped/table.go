@@ -56,9 +56,12 @@ const (
 // resolve compares a mapping with the catalogue.
 func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy string) (*table, error) {
 	if strategy == mapping.Replication {
-		m.Done, m.Claim = mapping.Done{}, mapping.Claim{} // it marks nothing
+		m.Done, m.Claim, m.Offsets = mapping.Done{}, mapping.Claim{}, mapping.Offsets{} // it marks nothing
 	}
 	info, err := readTable(ctx, conn, m.Table)
+	if err == nil && strategy == mapping.Replication {
+		err = permanentMapping(info.InLog())
+	}
 	if err == nil {
 		err = permanentMapping(m.Fit(info))
 	}
@@ -158,7 +161,7 @@ func (t *table) orderBy() {
 	c := t.info.Column(by)
 	terms := []string{column(by)}
 	switch {
-	case c.Kind == mapping.KindInteger && c.Sequenced && c.Cache <= 1:
+	case c.Disorder() == "":
 		t.along = alongSequence
 	case c.Kind == mapping.KindInteger, c.Kind == mapping.KindTime:
 		t.along = alongTime
