@@ -38,6 +38,20 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
+		name:  "a dead letter that its table drops is deleted",
+		file:  "relay/mapped/outcomes.go",
+		old:   "CASE WHEN missing = 0 THEN 0 ELSE",
+		wrong: "CASE WHEN missing >= 0 THEN 0 ELSE",
+		pkg:   "./relay/mapped", run: "TestADeadLetterThatIsNotKeptStaysWhereItIs",
+	},
+	{
+		name:  "a mark that a trigger undoes counts",
+		file:  "relay/mapped/outcomes.go",
+		old:   "		left[i].undone = undone[left[i].id]\n",
+		wrong: "",
+		pkg:   "./relay/mapped", run: "TestNothingIsReadWhileATriggerUndoesMarks",
+	},
+	{
 		name:  "a key goes on before its dead letter is settled",
 		file:  "relay/outcomes.go",
 		old:   "		l.mode, l.barrier = laneBarrier, it\n		it.state = toDead\n",

@@ -48,12 +48,20 @@ const zoneSQL = `coalesce((SELECT string_agg(c, ' ' ORDER BY s.setrole, s.setdat
 	WHERE c ILIKE 'timezone=%' AND s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
 	AND s.setrole IN (0, (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user))), '')`
 
-// look reads the layout and the zone.
+// followsSQL is whether triggers of a table, or of its partitions, run after rows are updated or deleted. tgtype has a
+// bit each: 2 before, 8 DELETE, 16 UPDATE.
+const followsSQL = `EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
+	AND g.tgtype & 2 = 0 AND g.tgtype & 24 <> 0 AND g.tgrelid IN (SELECT to_regclass(%[1]s) UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
+
+// look reads the layout and the zone, and notes whether triggers follow a mark.
 func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone string, err error) {
-	if err = conn.QueryRow(ctx, "SELECT "+t.layoutSQL()+", "+zoneSQL).Scan(&layout, &zone); err != nil {
-		err = fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
+	var follows bool
+	sql := "SELECT " + t.layoutSQL() + ", " + zoneSQL + ", " + fmt.Sprintf(followsSQL, schema.QuoteLiteral(t.name))
+	if err = conn.QueryRow(ctx, sql).Scan(&layout, &zone, &follows); err != nil {
+		return 0, "", fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
 	}
-	return layout, zone, err
+	t.follows.Store(follows)
+	return layout, zone, nil
 }
 
 // unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the

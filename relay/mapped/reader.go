@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -145,6 +146,9 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 		return ds, rows, fmt.Errorf("poll: %w", explain(err))
 	}
 	if r.claims {
+		if seen.taken > 0 && len(rows) == 0 && seen.crowd == nil {
+			return nil, nil, outbox.Permanent(r.table.errUndone()) // what was found could be locked, and not be claimed
+		}
 		sort.Sort(byPlace{ds, rows}) // UPDATE … RETURNING returns rows in no order
 		r.crowd = nil
 		if seen.taken == limit {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,10 +36,13 @@ type table struct {
 	headers []string
 	jsonish bool // the payload is JSON and has no column for its content type
 
-	dead *mapping.Table
+	dead  *mapping.Table
+	lacks string // what the role may not do, of what a dead letter takes
 
 	layout int64  // of the mapped columns, see layoutSQL
 	zone   string // see zoneSQL
+
+	follows *atomic.Bool // triggers run after a mark, so what they leave is looked at
 
 	controlled bool // outbox.controls is there, and may be read
 	recorded   bool // outbox.brokers is there, and may be written to
@@ -68,13 +72,16 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err != nil {
 		return nil, err
 	}
-	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
+	t := &table{mapping: m, info: info, follows: new(atomic.Bool), name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
 		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
 		if errors.Is(err, mapping.ErrMapping) {
 			err = outbox.Permanent(fmt.Errorf("the table of dead letters: %w; if it is missing, run: outbox migrate sources --apply", err))
 		}
 		if err != nil {
+			return nil, err
+		}
+		if err := t.rights(ctx, conn, strategy); err != nil {
 			return nil, err
 		}
 	}
@@ -98,6 +105,35 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 		return nil, err
 	}
 	return t, t.same(ctx, conn)
+}
+
+// rightsSQL tells which grants this role lacks to keep dead letters: for the table $1 its columns $2 that are copied, and
+// whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
+const rightsSQL = `
+SELECT concat_ws('; ',
+	'GRANT SELECT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($2::text[]) c WHERE NOT has_column_privilege($1::text, c, 'SELECT')) || ') ON ' || $1,
+	CASE WHEN $3::boolean AND NOT has_table_privilege($1::text, 'DELETE') THEN 'GRANT DELETE ON ' || $1 END,
+	'GRANT INSERT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($5::text[]) c WHERE NOT has_column_privilege($4::text, c, 'INSERT')) || ') ON ' || $4,
+	CASE WHEN NOT has_any_column_privilege($4::text, 'SELECT') THEN 'GRANT SELECT ON ' || $4 END)`
+
+// rights notes which grants for dead letters the role lacks: the server's own error names no column.
+func (t *table) rights(ctx context.Context, conn *pgx.Conn, strategy string) error {
+	copied, filled := []string{}, []string{}
+	for _, c := range t.dead.Columns {
+		same := t.info.Column(c.Name) != nil
+		if same && strategy != mapping.Replication {
+			copied = append(copied, c.Name)
+		}
+		if !c.Generated && (same || slices.Contains([]string{"reason", "error", "attempts", "dead_at"}, c.Name)) {
+			filled = append(filled, c.Name)
+		}
+	}
+	deletes := strategy != mapping.Replication && t.mapping.Done.How != ""
+	err := conn.QueryRow(ctx, rightsSQL, t.name, copied, deletes, t.dead.TableName().String(), filled).Scan(&t.lacks)
+	if err != nil {
+		return fmt.Errorf("look at the rights for dead letters: %w", explain(err))
+	}
+	return nil
 }
 
 // same returns an error if the table was changed since its description was read: then the layout isn't that of the
