@@ -45,6 +45,13 @@ var mutants = []mutant{
 		pkg:   "./relay/mapped", run: "TestADeadLetterThatIsNotKeptStaysWhereItIs",
 	},
 	{
+		name:  "a blocked row is read as one that is due in the year 9999",
+		file:  "relay/mapped/decode.go",
+		old:   "	d.Blocked = infinite(v[colNextAttempt])\n",
+		wrong: "",
+		pkg:   "./relay/mapped", run: "TestABlockedKeyStaysBlockedAndIsReleased",
+	},
+	{
 		name:  "a mark that a trigger undoes counts",
 		file:  "relay/mapped/outcomes.go",
 		old:   "		left[i].undone = undone[left[i].id]\n",

@@ -156,7 +156,8 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.CreatedAt = timestamp(v[colCreatedAt])
 	d.DeliverAt = timestamp(v[colDeliverAt])
 	// The next row of the same key must not overtake a row that waits, so the engine sets both aside.
-	if next := timestamp(v[colNextAttempt]); next.After(d.DeliverAt) && next.After(time.Now()) {
+	d.Blocked = infinite(v[colNextAttempt])
+	if next := timestamp(v[colNextAttempt]); !d.Blocked && next.After(d.DeliverAt) && next.After(time.Now()) {
 		d.DeliverAt = next
 	}
 	d.Attempts = int(min(binary.BigEndian.Uint64(v[colAttempts]), math.MaxInt32))
@@ -223,6 +224,11 @@ const (
 	epoch   = 946684800000000
 	yearOne = -63082281600000000
 )
+
+// infinite reports whether a time of the server's is infinity: a row whose next attempt is then waits for an operator.
+func infinite(b []byte) bool {
+	return len(b) == 8 && int64(binary.BigEndian.Uint64(b)) == math.MaxInt64
+}
 
 // timestamp reads microseconds since 2000. NULL is the zero time. A time beyond the calendar of brokers and JSON,
 // including infinity, becomes the end of the year 9999 or the zero time.

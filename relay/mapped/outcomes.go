@@ -104,7 +104,7 @@ func split(s relay.Settlement, entries []entry) *settled {
 func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	for _, e := range entries {
 		if h := x.hold[e.ref]; h != nil {
-			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked {
+			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked && !h.Delivery.Blocked {
 				o.waiting = append(o.waiting, holdMark(e, h))
 			}
 			continue
@@ -155,10 +155,16 @@ func holdMark(e entry, h *relay.Hold) mark {
 	m := mark{id: e.id, token: e.token, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
 	if !h.RetryAt.IsZero() {
 		wait := max(time.Until(h.RetryAt), 0)
-		m.wait = &wait
+		if wait < never || h.Err != nil {
+			m.wait = &wait
+		}
 	}
 	return m
 }
+
+// never is a wait that only a time without an end leads to, in the column for when a message may be delivered. It isn't
+// written as the time of the next attempt: somebody may give the row another one.
+const never = 200 * 365 * 24 * time.Hour
 
 func deadMark(e entry, d *relay.Dead) mark {
 	return mark{id: e.id, token: e.token, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}

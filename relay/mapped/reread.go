@@ -3,7 +3,6 @@ package mapped
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -80,7 +79,7 @@ func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (r
 			attempts-- // this row was not claimed, and was read as if it had been
 		}
 		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < attempts
-		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))
+		timed := t.mapping.Failure.NextAttempt != "" && d != nil && !d.Blocked && (d.Invalid == nil || d.Attempts > 0)
 		if d == nil || counted || timed {
 			refs = append(refs, b.ref)
 		}

@@ -345,6 +345,9 @@ func (t *table) selectLists() {
 	list[colHeaders] = text(m.Headers)
 	list[colDeliverAt] = moment(m.DeliverAt)
 	list[colNextAttempt] = moment(m.Failure.NextAttempt)
+	if freed := m.Freed(); freed != "" && m.Failure.NextAttempt != "" && !m.Claim.Counts { // a claim would count first
+		list[colNextAttempt] = fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, list[colNextAttempt])
+	}
 	list[colCreatedAt] = moment(m.CreatedAt)
 	list[colAttempts] = "0::bigint"
 	if m.Failure.Attempts != "" {
