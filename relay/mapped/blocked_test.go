@@ -92,3 +92,69 @@ func TestABlockedKeyStaysBlockedAndIsReleased(t *testing.T) {
 		}
 	}
 }
+
+// A hold ends when its row is gone and another has its id: that one is new, and in the order of its key.
+func TestAHoldEndsWhenAnotherRowHasItsId(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]string{
+		"truncated": `TRUNCATE events RESTART IDENTITY; INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1'), ('t', 'k', '2'), ('t', 'k', '3')`,
+		"set back": `BEGIN; DELETE FROM events; SELECT setval(pg_get_serial_sequence('events', 'id'), 1, false);
+			INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1'), ('t', 'k', '2'), ('t', 'k', '3'); COMMIT`,
+	} {
+		for _, strategy := range noting {
+			t.Run(what+" "+strategy, func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t)
+				source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
+				if err != nil {
+					t.Fatal(err)
+				}
+				broker := relaytest.NewMemory()
+				broker.Fail("k", 1, outbox.Permanent(errors.New("never")))
+				_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
+				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'old'), ('t', 'other', 'old'), ('t', 'a', 'old'), ('t', 'b', 'old')`)
+				db.Await(`SELECT count(*) FILTER (WHERE status = 'done') = 3 AND bool_or(error LIKE '%never%') FROM events`)
+				if _, err := db.Connect().PgConn().Exec(t.Context(), change).ReadAll(); err != nil {
+					t.Fatal(err)
+				}
+				db.Await(`SELECT count(*) = 3 FROM events WHERE status = 'done'`)
+				stop()
+				var got string
+				for _, m := range broker.Messages() {
+					if m.Key == "k" {
+						got += string(m.Payload)
+					}
+				}
+				if got != "123" {
+					t.Errorf("%s came, want 123", got)
+				}
+			})
+		}
+	}
+}
+
+// What a relay has sent isn't marked in a row that has got its id since.
+func TestAnotherRowOfTheIdIsNotMarked(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"advisory", "lease", "lease by status"} { // the other locks its rows
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := acquired(t, source)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'old')`)
+			d := read(t, s, 1)
+			db.Exec(`TRUNCATE events RESTART IDENTITY`)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'new')`)
+			if err := s.Settle(t.Context(), relay.Settlement{Through: &d[0], Delivered: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if got := db.Value(`SELECT id || ' ' || status FROM events`); got != "1 new" {
+				t.Errorf("the row is %s", got)
+			}
+		})
+	}
+}

@@ -35,6 +35,7 @@ const (
 	colCreatedAt
 	colAttempts
 	colLayout
+	colIdentity
 	columnCount
 )
 
@@ -45,7 +46,8 @@ type row struct {
 	place int64  // its position among the rows that one statement claimed
 	token string // of the claim; empty in strategies without claims
 
-	message outbox.ID
+	message  outbox.ID
+	identity int64 // see identitySQL
 }
 
 var errRow = errors.New("a row doesn't match the mapping")
@@ -111,7 +113,7 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 var textColumns = [...]int{colID, colMessageID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
-	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || v[colID] == nil {
+	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || len(v[colIdentity]) != 8 || v[colID] == nil {
 		return errRow
 	}
 	// One allocation holds all texts of a row. The payload has its own, so that a caller that keeps an id doesn't keep
@@ -139,6 +141,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.EventType = text(colEventType)
 	d.ContentType = text(colContentType)
 	r.by = int64(binary.BigEndian.Uint64(v[colBy]))
+	r.identity = int64(binary.BigEndian.Uint64(v[colIdentity]))
 	if v[colMessageID] == nil {
 		d.ID, _ = t.messageID(r.id)
 	} else if id, made := t.messageID(messageID); made {

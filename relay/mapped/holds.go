@@ -353,13 +353,15 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 // and ends at the first row that waits and could not be taken. lost has the rows that no longer wait.
 func (h *holds) restore(lane string, list []hold, ds []relay.Delivery,
 	rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
-	byID := make(map[string]*relay.Delivery, len(ds))
+	byID, identities := make(map[string]*relay.Delivery, len(ds)), make(map[string]int64, len(ds))
 	for i := range ds {
-		byID[rows[i].id] = &ds[i]
+		byID[rows[i].id], identities[rows[i].id] = &ds[i], rows[i].identity
 	}
 	for _, x := range list {
 		d := byID[x.id]
-		if d == nil && waits[x.id] {
+		if d != nil && identities[x.id] != x.identity {
+			d = nil // another row has its id
+		} else if d == nil && waits[x.id] {
 			break
 		}
 		if d == nil {

@@ -22,7 +22,8 @@ import (
 
 // layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and
 // with whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both
-// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read.
+// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read. So has
+// the same table after TRUNCATE, by the file that it is in.
 func (t *table) layoutSQL() string {
 	names, tables := t.mapping.Columns(), []string{t.name}
 	if t.dead != nil {
@@ -37,9 +38,10 @@ func (t *table) layoutSQL() string {
 		}
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
-		"a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
-		"FROM pg_catalog.pg_attribute a, unnest(ARRAY[%s]) r WHERE a.attrelid = to_regclass(r) AND a.attname = ANY(ARRAY[%s]::name[]))",
-		strings.Join(tables, ", "), strings.Join(names, ", "))
+		"a.attrelid, CASE WHEN r = %s THEN c.relfilenode END, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
+		"FROM unnest(ARRAY[%s]) r JOIN pg_catalog.pg_class c ON c.oid = to_regclass(r) JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "+
+		"WHERE a.attname = ANY(ARRAY[%s]::name[]))",
+		tables[0], strings.Join(tables, ", "), strings.Join(names, ", "))
 }
 
 // zoneSQL is the time zone that the role and the database give to a session that begins now, beside the server's. What
@@ -80,7 +82,7 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 }
 
 func (t *table) errChanged() error {
-	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed: "+
-		"the session ends, and the next one reads their types again",
+	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed, or it was truncated or rewritten: "+
+		"the session ends, and the next one reads it from the beginning",
 		t.name)
 }

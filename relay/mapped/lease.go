@@ -179,7 +179,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 		marks[i], freed[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}, list[i].freed
 	}
 	c := newColumns(marks)
-	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens, freed)
+	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens, freed, identities(list))
 	if err != nil {
 		return nil, fmt.Errorf("claim rows again: %w", explain(err))
 	}

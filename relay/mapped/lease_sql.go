@@ -12,7 +12,7 @@ import (
 // claims is the SQL of reservations.
 type claims struct {
 	take    func(from string) string
-	again   string // $1 ids, $2 tokens, $3 whether an operator has released the row: claim rows that were set aside
+	again   string // $1 ids, $2 tokens, $3 whether an operator has released the row, $4 identities: claim rows that were set aside
 	renew   string // $1 ids, $2 tokens
 	release string // $1 ids, $2 tokens
 	mine    string // release all rows of the owner; empty: there is no column for the owner
@@ -85,12 +85,13 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}
+	itself := same + " AND " + t.identitySQL() + " = o.identity"
 	// A row that can't be taken keeps back the rows behind it in the list.
-	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[]) WITH ORDINALITY o (id, token, freed, place)), l AS MATERIALIZED (
+	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[]) WITH ORDINALITY o (id, token, freed, identity, place)), l AS MATERIALIZED (
 	SELECT %s AS o_id, o.place FROM o JOIN %s m ON %s AND %s FOR UPDATE OF m SKIP LOCKED
 ), h AS (SELECT min(o.place) AS place FROM o JOIN %s m ON %s AND %s WHERE %s NOT IN (SELECT l.o_id FROM l))
 UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM h)) IS NOT TRUE RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]`,
-		t.id, t.name, same, still, t.name, same, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
+		t.id, t.name, itself, still, t.name, itself, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
 	locked := t.id + " = l.o_id"
 	c.renew = lockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) +
 		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.name, renewed, locked, t.id, token)

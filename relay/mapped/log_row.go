@@ -137,7 +137,7 @@ func (r *logRows) fill(row *logRow) (err error) {
 	m, v, l := &r.table.mapping, r.decoded, r.layout
 	var none [8]byte
 	text := func(name string) []byte { return l.text(name, row) }
-	v[colID], v[colBy], v[colAttempts], v[colLayout] = text(m.ID), none[:], none[:], none[:]
+	v[colID], v[colBy], v[colAttempts], v[colLayout], v[colIdentity] = text(m.ID), none[:], none[:], none[:], none[:]
 	v[colMessageID] = text(m.MessageID)
 	if v[colTopic], err = l.template(r.topic, row); err != nil {
 		return err

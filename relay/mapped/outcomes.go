@@ -31,6 +31,7 @@ type outcomes struct {
 type mark struct {
 	id        string
 	token     string
+	identity  int64     // of the row that was read
 	message   outbox.ID // message and partition are set only for a delivered row
 	partition *string   // the partition that the broker has reported
 	attempts  int
@@ -113,7 +114,7 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 			o.dead = append(o.dead, deadMark(e, d))
 			continue
 		}
-		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, message: e.message})
+		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, identity: e.identity, message: e.message})
 	}
 }
 
@@ -136,7 +137,7 @@ func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 	}
 	for _, d := range x.HeldDelivered {
 		if was, o := find(d); o != nil {
-			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, message: was.message})
+			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, identity: was.identity, message: was.message})
 		}
 	}
 	for i := range x.HeldRetry {
@@ -152,7 +153,7 @@ func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 }
 
 func holdMark(e entry, h *relay.Hold) mark {
-	m := mark{id: e.id, token: e.token, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
+	m := mark{id: e.id, token: e.token, identity: e.identity, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
 	if !h.RetryAt.IsZero() {
 		wait := max(time.Until(h.RetryAt), 0)
 		if wait < never || h.Err != nil {
@@ -167,7 +168,7 @@ func holdMark(e entry, h *relay.Hold) mark {
 const never = 200 * 365 * 24 * time.Hour
 
 func deadMark(e entry, d *relay.Dead) mark {
-	return mark{id: e.id, token: e.token, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
+	return mark{id: e.id, token: e.token, identity: e.identity, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
 }
 
 // remember records in holds what a settlement has stored.
@@ -301,13 +302,22 @@ func lockFirst(t *table, list, condition string) string {
 		t.id, list, t.name, condition)
 }
 
-// same is the condition that m is the row o, and is still ours.
+// same is the condition that m is the row o, and is still ours. A claim tells the row from another that has got its id
+// since; without claims the token is the row's identity.
 func (s *statements) same() string {
 	same := fmt.Sprintf("%s = o.id::%s", s.table.id, s.table.idType)
 	if s.fence != "" {
-		same += " AND " + s.fence
+		return same + " AND " + s.fence
 	}
-	return same
+	return same + " AND " + s.table.identitySQL() + " = o.token"
+}
+
+// told is what same compares with.
+func (s *statements) told(c *columns) []*int64 {
+	if s.fence != "" {
+		return c.tokens
+	}
+	return c.identity
 }
 
 func (s *statements) waitingSQL() string {
@@ -467,13 +477,13 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 		}
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
-		add(o.waiting, s.waiting, &left.waiting, waitingArgs(conn, o.waiting)...)
+		add(o.waiting, s.waiting, &left.waiting, s.waitingArgs(conn, o.waiting)...)
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return relay.Final(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
-		add(o.dead, s.dead, &left.dead, deadArgs(conn, o.dead)...)
+		add(o.dead, s.dead, &left.dead, s.deadArgs(conn, o.dead)...)
 	}
 	return nil
 }
@@ -481,19 +491,19 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 func (s *statements) doneArgs(marks []mark) []any {
 	c := newColumns(marks)
 	if s.receipts == nil {
-		return []any{c.ids, c.tokens}
+		return []any{c.ids, s.told(c)}
 	}
-	return []any{c.ids, c.tokens, s.receipts.take(marks)}
+	return []any{c.ids, s.told(c), s.receipts.take(marks)}
 }
 
-func waitingArgs(conn *pgx.Conn, marks []mark) []any {
+func (s *statements) waitingArgs(conn *pgx.Conn, marks []mark) []any {
 	c := newColumns(marks)
-	return []any{c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, marks)}
+	return []any{c.ids, s.told(c), c.attempts, c.waits, c.blocked, notes(conn, marks)}
 }
 
-func deadArgs(conn *pgx.Conn, marks []mark) []any {
+func (s *statements) deadArgs(conn *pgx.Conn, marks []mark) []any {
 	c := newColumns(marks)
-	return []any{c.ids, c.tokens, c.attempts, c.reasons, notes(conn, marks)}
+	return []any{c.ids, s.told(c), c.attempts, c.reasons, notes(conn, marks)}
 }
 
 // unmarked returns the marks that rows have not got: of rows that were not there, or that another transaction has
@@ -556,7 +566,7 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 	left = left.and(locked)
 	if all := left.all(); len(all) > 0 {
 		c := newColumns(all)
-		rows, err := conn.Query(ctx, s.still, c.ids, c.tokens)
+		rows, err := conn.Query(ctx, s.still, c.ids, s.told(c))
 		if err != nil {
 			return fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
@@ -770,7 +780,8 @@ func explain(err error) error {
 // columns are outcomes as the statements unnest them.
 type columns struct {
 	ids      []string
-	tokens   []*int64
+	tokens   []*int64 // of claims
+	identity []*int64 // of rows
 	attempts []int32
 	waits    []*int64
 	blocked  []bool
@@ -786,7 +797,7 @@ func newColumns(marks []mark) *columns {
 		if n, err := strconv.ParseInt(m.token, 10, 64); err == nil {
 			token = &n
 		}
-		c.tokens = append(c.tokens, token)
+		c.tokens, c.identity = append(c.tokens, token), append(c.identity, &m.identity)
 		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // the column may be a smallint
 		var wait *int64
 		if m.wait != nil {

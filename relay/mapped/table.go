@@ -358,6 +358,7 @@ func (t *table) selectLists() {
 		}
 	}
 	list[colLayout] = t.layoutSQL()
+	list[colIdentity] = t.identitySQL()
 	for _, h := range m.HeaderColumns {
 		t.headers = append(t.headers, h.Name)
 		list = append(list, text(h.Column))
@@ -367,7 +368,7 @@ func (t *table) selectLists() {
 	key, aggregateID := list[colKey], list[colAggregateID]
 	for i, c := range list {
 		switch i {
-		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts, colLayout:
+		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts, colLayout, colIdentity:
 		case colMessageID:
 			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == mapping.KindText {
 				list[i] = "NULL::text"
@@ -383,6 +384,27 @@ func (t *table) selectLists() {
 	t.bare = strings.Join(list, ", ")
 	list[colKey], list[colAggregateID] = key, aggregateID
 	t.keyed = strings.Join(list, ", ")
+}
+
+// identitySQL is a number of what tells a row from another that gets its id later, after TRUNCATE … RESTART IDENTITY,
+// setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table has neither.
+func (t *table) identitySQL() string {
+	m := &t.mapping
+	terms := []string{t.id + "::text"}
+	if m.MessageID != "" && m.MessageID != m.ID {
+		terms = append(terms, column(m.MessageID)+"::text")
+	}
+	switch c := t.info.Column(m.CreatedAt); {
+	case c == nil:
+	case c.Kind == mapping.KindTime:
+		terms = append(terms, "extract(epoch FROM "+column(c.Name)+")::text")
+	default:
+		terms = append(terms, column(c.Name)+"::text")
+	}
+	if len(terms) == 1 {
+		terms = append(terms, "md5("+column(m.Payload)+"::text)")
+	}
+	return fmt.Sprintf(`hashtextextended(concat_ws(' ', %s) COLLATE "C", 0)`, strings.Join(terms, ", "))
 }
 
 // lock is the pair of numbers of the table's advisory lock.
