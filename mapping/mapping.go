@@ -287,6 +287,21 @@ func (m *Mapping) Blocked() string {
 	return m.Unsettled() + " AND m." + schema.QuoteIdentifier(column) + " = 'infinity'"
 }
 
+// Freed is the SQL condition, on the table as m, that an operator has reset the attempts of a row that was blocked: its
+// error or last attempt tells that it was tried, and its attempts that it wasn't. It is never NULL, and "" if no columns
+// show it. Of a row that wasn't blocked it means nothing.
+func (m *Mapping) Freed() string {
+	tried := m.Failure.Error
+	if tried == "" {
+		tried = m.Failure.LastAttempt
+	}
+	if m.Failure.Attempts == "" || tried == "" {
+		return ""
+	}
+	return fmt.Sprintf("coalesce(m.%s, 0) = 0 AND m.%s IS NOT NULL", schema.QuoteIdentifier(m.Failure.Attempts),
+		schema.QuoteIdentifier(tried))
+}
+
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults

@@ -38,6 +38,41 @@ var mutants = []mutant{
 		pkg:   "./relay", run: simulation,
 	},
 	{
+		name:  "a dead letter that its table drops is deleted",
+		file:  "relay/mapped/outcomes.go",
+		old:   "CASE WHEN missing = 0 THEN 0 ELSE",
+		wrong: "CASE WHEN missing >= 0 THEN 0 ELSE",
+		pkg:   "./relay/mapped", run: "TestADeadLetterThatIsNotKeptStaysWhereItIs",
+	},
+	{
+		name:  "a blocked row is read as one that is due in the year 9999",
+		file:  "relay/mapped/decode.go",
+		old:   "	d.Blocked = infinite(v[colNextAttempt])\n",
+		wrong: "",
+		pkg:   "./relay/mapped", run: "TestABlockedKeyStaysBlockedAndIsReleased",
+	},
+	{
+		name:  "another row that has got the id is marked",
+		file:  "relay/mapped/outcomes.go",
+		old:   "	return same + \" AND \" + s.table.identitySQL() + \" = o.token\"",
+		wrong: "	return same + \" AND (\" + s.table.identitySQL() + \" = o.token OR true)\"",
+		pkg:   "./relay/mapped", run: "TestAnotherRowOfTheIdIsNotMarked",
+	},
+	{
+		name:  "a table that is truncated is read on from its bound",
+		file:  "relay/mapped/layout.go",
+		old:   "a.attrelid, c.relfilenode, a.attname",
+		wrong: "a.attrelid, a.attname",
+		pkg:   "./relay/mapped", run: "TestAHoldEndsWhenAnotherRowHasItsId",
+	},
+	{
+		name:  "a mark that a trigger undoes counts",
+		file:  "relay/mapped/outcomes.go",
+		old:   "		left[i].undone = undone[left[i].id]\n",
+		wrong: "",
+		pkg:   "./relay/mapped", run: "TestNothingIsReadWhileATriggerUndoesMarks",
+	},
+	{
 		name:  "a key goes on before its dead letter is settled",
 		file:  "relay/outcomes.go",
 		old:   "		l.mode, l.barrier = laneBarrier, it\n		it.state = toDead\n",
@@ -258,8 +293,8 @@ var mutants = []mutant{
 	{
 		name:  "a delayed message goes out at once",
 		file:  "relay/core.go",
-		old:   "	return it.d.Invalid == nil && !it.d.DeliverAt.After(now) && c.closedTo",
-		wrong: "	return it.d.Invalid == nil && c.closedTo",
+		old:   "	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.closedTo",
+		wrong: "	return it.d.Invalid == nil && !it.d.Blocked && c.closedTo",
 		pkg:   "./relay", run: simulation,
 	},
 	{

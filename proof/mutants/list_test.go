@@ -52,7 +52,7 @@ func TestEveryMutantHasItsTests(t *testing.T) {
 		}
 		for name := range strings.SplitSeq(m.run, "|") {
 			name, _, _ = strings.Cut(strings.TrimSuffix(strings.TrimPrefix(name, "^"), "$"), "/")
-			if !regexp.MustCompile(`(?m)^func Test\w*`+strings.TrimPrefix(name, "Test")).MatchString(all.String()) {
+			if !regexp.MustCompile(`(?m)^func Test\w*` + strings.TrimPrefix(name, "Test")).MatchString(all.String()) {
 				t.Errorf("%s: %s has no test %s", m.name, m.pkg, name)
 			}
 		}

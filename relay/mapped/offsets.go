@@ -534,11 +534,11 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o, nil); err != nil {
+	if err := s.marks.queue(conn, b, o, &outcomes{}); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("keep dead letters: %w", explain(err))
+		return fmt.Errorf("keep dead letters: %w", s.table.explainDead(err))
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("keep dead letters: %w", err)
