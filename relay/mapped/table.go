@@ -72,7 +72,8 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err != nil {
 		return nil, err
 	}
-	t := &table{mapping: m, info: info, follows: new(atomic.Bool), name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
+	t := &table{mapping: m, info: info, follows: new(atomic.Bool),
+		name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
 		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
 		if errors.Is(err, mapping.ErrMapping) {
