@@ -179,7 +179,8 @@ func DeadRows(ctx context.Context, db DB, s RowSelection, limit int) (list []Dea
 //
 // It is one transaction. It needs the rights of the relay, and INSERT on the table for rows that go back.
 func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (RowOutcome, error) {
-	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *deadRows, where string, args []any, before int64) (int64, error) {
+	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *deadRows, where string, args []any,
+		before int64) (int64, error) {
 		sql, err := d.requeueSQL(where)
 		if err != nil {
 			return 0, err
@@ -189,7 +190,8 @@ func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (Row
 			return tag.RowsAffected(), err
 		}
 		var left int64
-		if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s m WHERE %s", d.in.TableName(), where), args...).Scan(&left); err != nil {
+		if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s m WHERE %s", d.in.TableName(), where),
+			args...).Scan(&left); err != nil {
 			return 0, err
 		}
 		if gone := before - left; gone > tag.RowsAffected() {

@@ -288,8 +288,8 @@ func (m *Mapping) Blocked() string {
 }
 
 // Freed is the SQL condition, on the table as m, that an operator has reset the attempts of a row that was blocked: its
-// error or last attempt tells that it was tried, and its attempts that it wasn't. It is never NULL, and "" if no columns
-// show it. Of a row that wasn't blocked it means nothing.
+// error or last attempt tells that it was tried, and its attempts that it wasn't. It is never NULL, and "" if no
+// columns show it. Of a row that wasn't blocked it means nothing.
 func (m *Mapping) Freed() string {
 	tried := m.Failure.Error
 	if tried == "" {

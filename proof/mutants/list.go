@@ -61,8 +61,8 @@ var mutants = []mutant{
 	{
 		name:  "a table that is truncated is read on from its bound",
 		file:  "relay/mapped/layout.go",
-		old:   "a.attrelid, c.relfilenode, a.attname",
-		wrong: "a.attrelid, a.attname",
+		old:   "a.attrelid, CASE WHEN r = %s THEN c.relfilenode END, a.attname",
+		wrong: "a.attrelid, CASE WHEN r = %s THEN 0 END, a.attname",
 		pkg:   "./relay/mapped", run: "TestAHoldEndsWhenAnotherRowHasItsId",
 	},
 	{

@@ -27,7 +27,8 @@ func TestABlockedKeyStaysBlockedAndIsReleased(t *testing.T) {
 	} {
 		for _, strategy := range append(noting, "lease alone") {
 			alone := strategy == "lease alone" // its time is the only column that tells
-			if alone == (what == "next attempt") && alone || what == "claim" && !alone || what == "attempts" && strategy == "lease by status" {
+			if alone == (what == "next attempt") && alone || what == "claim" && !alone ||
+				what == "attempts" && strategy == "lease by status" {
 				continue
 			}
 			for _, running := range []bool{true, false} {

@@ -53,7 +53,8 @@ const zoneSQL = `coalesce((SELECT string_agg(c, ' ' ORDER BY s.setrole, s.setdat
 // followsSQL is whether triggers of a table, or of its partitions, run after rows are updated or deleted. tgtype has a
 // bit each: 2 before, 8 DELETE, 16 UPDATE.
 const followsSQL = `EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
-	AND g.tgtype & 2 = 0 AND g.tgtype & 24 <> 0 AND g.tgrelid IN (SELECT to_regclass(%[1]s) UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
+	AND g.tgtype & 2 = 0 AND g.tgtype & 24 <> 0 AND g.tgrelid IN (SELECT to_regclass(%[1]s) 
+		UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
 
 // look reads the layout and the zone, and notes whether triggers follow a mark.
 func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone string, err error) {

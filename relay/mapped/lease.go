@@ -93,8 +93,9 @@ func tokens(entries []entry) []mark {
 }
 
 // behind makes rows wait as long as the head of their lane, so that other relays pass over them. It also gives up the
-// rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on their
-// own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed it.
+// rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
+// their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
+// it.
 func (x *settled) behind(o *outcomes, h *holds) {
 	waits := make(map[string]*mark) // by lane
 	ids := make(map[string]*mark)

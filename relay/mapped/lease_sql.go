@@ -81,7 +81,8 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	var still string
 	if m.Claim.Until != "" {
 		still = fmt.Sprintf("%s AND (%s)", t.waiting,
-			strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'", "o.freed AND " + mark + " = 'infinity'", c.fence}, " OR "))
+			strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'",
+				"o.freed AND " + mark + " = 'infinity'", c.fence}, " OR "))
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}

@@ -278,8 +278,8 @@ func (s *statements) doneSQL() string {
 func verbatim(set assignments) string { return strings.ReplaceAll(strings.Join(set, ", "), "%", "%%") }
 
 // on completes a statement that changes the rows m of the list o. format gets the table, the list and the condition.
-// took is the condition that a row has got its mark. The statement returns the ids of the rows that were there and could
-// be locked, and of those that have got it: see marked.
+// took is the condition that a row has got its mark. The statement returns the ids of the rows that were there and
+// could be locked, and of those that have got it: see marked.
 func (s *statements) on(list, format, took string) string {
 	t := s.table
 	const ids = "(SELECT array_agg(u.id) FROM u WHERE u.took)"

@@ -146,7 +146,8 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 	}
 	if err == nil && drawn != nil {
 		if *drawn < r.drawn { // what it draws now is behind the bound, where no order is kept
-			err = fmt.Errorf("the sequence of table %s was set back: the session ends, and the next one reads the table from the beginning", r.table.name)
+			err = fmt.Errorf("the sequence of table %s was set back: the session ends, and the next one reads the table "+
+				"from the beginning", r.table.name)
 		}
 		r.drawn = *drawn
 	}

@@ -49,12 +49,14 @@ func (s *Source) sole(ctx context.Context, conn *pgx.Conn, t *table) error {
 			continue
 		}
 		var same bool
-		if err := conn.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", name.String(), t.info.OID).Scan(&same); err != nil {
+		if err := conn.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)",
+			name.String(), t.info.OID).Scan(&same); err != nil {
 			return fmt.Errorf("look for other destinations of the table: %w", err)
 		}
 		if same {
-			return outbox.Permanent(fmt.Errorf("a relay of destination %s (strategy %s) marks the rows of table %s too, and a row is marked "+
-				"once, so each message would reach one of the destinations: stop that relay, or give each destination a table of its own, "+
+			return outbox.Permanent(fmt.Errorf("a relay of destination %s (strategy %s) marks the rows of table %s too, and a row is "+
+				"marked once, so each message would reach one of the destinations: stop that relay, or give each destination a table "+
+				"of its own, "+
 				"or a strategy that marks no row (serial, xmin, replication)", o.Destination, o.Strategy, t.name))
 		}
 	}

@@ -25,7 +25,8 @@ func TestATableHasOneDestinationThatMarksItsRows(t *testing.T) {
 			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
 				t.Fatal(err)
 			}
-			source, err := strategies()["skiplocked"](db.Config(), Config{Name: "one", Destination: "first", PollIdle: 5 * time.Millisecond})
+			source, err := strategies()["skiplocked"](db.Config(),
+				Config{Name: "one", Destination: "first", PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,7 +47,8 @@ func TestATableHasOneDestinationThatMarksItsRows(t *testing.T) {
 			for name, open := range changed(func(m *mapping.Mapping) { m.Table = "public.events" }) {
 				opens[name] = func() (relay.Source, error) { return open(db.Config(), Config{Name: "two", Destination: "second"}) }
 			}
-			if err := acquire(opens, second); !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "destination first (strategy skiplocked)") {
+			if err := acquire(opens, second); !outbox.IsPermanent(err) ||
+				!strings.Contains(err.Error(), "destination first (strategy skiplocked)") {
 				t.Errorf("got %v", err)
 			}
 			if err := acquire(opens, "serial"); err != nil {

@@ -75,7 +75,8 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err != nil {
 		return nil, err
 	}
-	t := &table{mapping: m, info: info, follows: new(atomic.Bool), name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
+	t := &table{mapping: m, info: info, follows: new(atomic.Bool),
+		name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
 		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
 		if errors.Is(err, mapping.ErrMapping) {
@@ -110,8 +111,8 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	return t, t.same(ctx, conn)
 }
 
-// rightsSQL tells which grants this role lacks to keep dead letters: for the table $1 its columns $2 that are copied, and
-// whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
+// rightsSQL tells which grants this role lacks to keep dead letters: for the table $1 its columns $2 that are copied,
+// and whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
 const rightsSQL = `
 SELECT concat_ws('; ',
 	'GRANT SELECT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($2::text[]) c WHERE NOT has_column_privilege($1::text, c, 'SELECT')) || ') ON ' || $1,
@@ -381,7 +382,8 @@ func (t *table) selectLists() {
 }
 
 // identitySQL is a number of what tells a row from another that gets its id later, after TRUNCATE … RESTART IDENTITY,
-// setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table has neither.
+// setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table has
+// neither.
 func (t *table) identitySQL() string {
 	m := &t.mapping
 	terms := []string{t.id + "::text"}

@@ -51,7 +51,8 @@ func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 					s := acquired(t, source)
 					d := &read(t, s, 1)[0]
 					return errors.Join(s.Settle(t.Context(),
-						relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
+						relay.Settlement{Through: d, Dead: []relay.Dead{
+							{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
 						s.Close(t.Context()))
 				}
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'mine')`)
