@@ -32,7 +32,7 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
 		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '4 seconds'`)
-	}, StateNoRelay, "relay-1 vanished 3s ago", "if relay-1 still runs, it does not reach the database: see its log; " +
+	}, StateNoRelay, "relay-1 vanished 3", "if relay-1 still runs, it does not reach the database: see its log; " +
 		"otherwise start it again: outbox relay"},
 	{"the lease ended while the look began", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-1 minute")
@@ -79,7 +79,7 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-1 seconds")
 		d.exec(`UPDATE outbox.cursors SET state = 'broken', state_since = now() - interval '5 minutes', last_error = 'another one'`)
 		d.refused("kafka")
-	}, StateBroken, "broken for 5m0s: kafka: relay relay-2 has another broker than this destination and sends nothing to it: " +
+	}, StateBroken, "broken for 5m: kafka: relay relay-2 has another broker than this destination and sends nothing to it: " +
 		"it has cluster b, and the destination is delivered to cluster a = host a:1, as relay relay-1 recorded",
 		"only if the destination is to move to that broker: outbox destinations move kafka"},
 	{"a relay has had another broker", "no relay has the lease", func(d *database) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,19 +39,23 @@ func TestAnotherBrokerThanTheDestinationsGetsNothing(t *testing.T) {
 		source.broker = "a"
 		stop := start(t, source, broker, Config{Observer: seen})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := broker.count(); n > 0 {
 			t.Errorf("another broker got %d messages", n)
 		}
-		if slices.Contains(seen.list, StateFlowing) || seen.list[len(seen.list)-1] == StateFlowing {
+		seen.mu.Lock()
+		if slices.Contains(seen.list, StateFlowing) {
 			t.Errorf("the relay has said that it works: %v", seen.list)
 		}
+		seen.mu.Unlock()
+		source.mu.Lock()
 		if n := len(source.sessions); n < 5 || !source.sessions[0].closed {
 			t.Errorf("%d sessions in a minute; the lease was given back: %v", n, source.sessions[0].closed)
 		}
-		source.mu.Lock()
 		source.broker = "b" // somebody accepts it
 		source.mu.Unlock()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if source.done() != 100 {
 			t.Errorf("settled %d of 100 after the broker was accepted", source.done())
 		}
@@ -66,14 +71,17 @@ func TestABrokerThatDoesNotKnowWhichItIsIsNoReasonToWait(t *testing.T) {
 		source.broker = "a"
 		stop := start(t, source, broker, Config{})
 		time.Sleep(4 * time.Second)
+		synctest.Wait()
 		if source.done() != 100 {
 			t.Errorf("settled %d of 100", source.done())
 		}
 		// It is asked again, though nothing is published.
 		broker.set(func() { broker.err, broker.name = nil, "a" })
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		looks := broker.looks
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if looks < 2 || broker.looks != looks {
 			t.Errorf("%d looks, and %d after it was known", looks, broker.looks-looks)
 		}
@@ -87,30 +95,36 @@ func TestABrokerThatDoesNotKnowWhichItIsIsNoReasonToWait(t *testing.T) {
 func TestABrokerIsRecognisedAgainAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, broker := newTable(100), &named{name: "a"}
-		down := false
+		var down atomic.Bool
 		broker.answer = func(*outbox.Message) error {
-			if down {
+			if down.Load() {
 				return outbox.Unavailable(errors.New("no answer"))
 			}
 			return nil
 		}
 		stop := start(t, source, broker, Config{})
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if source.broker != "a" || source.done() != 100 {
 			t.Fatalf("recorded %q, settled %d", source.broker, source.done())
 		}
-		broker.set(func() { down, broker.err = true, errors.New("no answer") })
+		down.Store(true)
+		broker.set(func() { broker.err = errors.New("no answer") })
 		source.mu.Lock()
 		source.rows = append(source.rows, newTable(101).rows[100])
 		source.mu.Unlock()
 		time.Sleep(time.Minute)
-		broker.set(func() { down, broker.err, broker.name = false, nil, "b" })
+		synctest.Wait()
+		down.Store(false)
+		broker.set(func() { broker.err, broker.name = nil, "b" })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := broker.count(); n != 100 {
 			t.Errorf("the broker behind the address is another one, and got %d messages", n-100)
 		}
 		broker.set(func() { broker.name = "a" })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if source.done() != 101 {
 			t.Errorf("settled %d of 101 when the destination's broker was back", source.done())
 		}

@@ -38,8 +38,9 @@ func (t *table) layoutSQL() string {
 		}
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
-		"a.attrelid, CASE WHEN r = %s THEN c.relfilenode END, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
-		"FROM unnest(ARRAY[%s]) r JOIN pg_catalog.pg_class c ON c.oid = to_regclass(r) JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "+
+		"a.attrelid, CASE WHEN r = %s THEN c.relfilenode END, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), "+
+		"0)::bigint FROM unnest(ARRAY[%s]) r JOIN pg_catalog.pg_class c ON c.oid = to_regclass(r) "+
+		"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "+
 		"WHERE a.attname = ANY(ARRAY[%s]::name[]))",
 		tables[0], strings.Join(tables, ", "), strings.Join(names, ", "))
 }

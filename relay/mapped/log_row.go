@@ -201,6 +201,7 @@ func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql stri
 		}
 	}
 	return fmt.Sprintf("WITH n AS MATERIALIZED (SELECT WHERE %s), k AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s "+
-		"FROM n RETURNING 1) SELECT %s", t.notDeadYet(func(name string) string { return of[name] }), t.dead.TableName(), strings.Join(names, ", "),
+		"FROM n RETURNING 1) SELECT %s",
+		t.notDeadYet(func(name string) string { return of[name] }), t.dead.TableName(), strings.Join(names, ", "),
 		strings.Join(values, ", "), t.keptSQL("n")), args
 }

@@ -284,7 +284,8 @@ func (s *statements) on(list, format, took string) string {
 	t := s.table
 	const ids = "(SELECT array_agg(u.id) FROM u WHERE u.took)"
 	if s.locked {
-		return "WITH u AS (" + fmt.Sprintf(format, t.name, list, s.same()) + " RETURNING o.id, " + took + " AS took) SELECT $1::text[], " + ids
+		return "WITH u AS (" + fmt.Sprintf(format, t.name, list, s.same()) + " RETURNING o.id, " + took +
+			" AS took) SELECT $1::text[], " + ids
 	}
 	return lockFirst(t, list, s.same()) + ", u AS (" + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") +
 		" RETURNING o.id, " + took + " AS took) SELECT (SELECT array_agg(l.id) FROM l), " + ids
@@ -770,7 +771,8 @@ func explain(err error) error {
 		return outbox.Permanent(fmt.Errorf("%w: another message has this key already; if that is in the table for "+
 			"dead letters, ids were used twice: move its row away, or leave out the unique index there", err))
 	case "0A000":
-		return outbox.Permanent(fmt.Errorf("%w: a rule of the table rewrites the statements by which a relay marks rows: use a trigger instead", err))
+		return outbox.Permanent(fmt.Errorf("%w: a rule of the table rewrites the statements by which a relay marks rows: "+
+			"use a trigger instead", err))
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
 	}
