@@ -77,12 +77,15 @@ release-check: ## Publish the committed modules into a proxy in a folder, and do
 GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -toolexec 'env GOGC=400' -race -vet=off -timeout 20m
 # What each broker's adapter does when the server is killed, freezes or comes back: a minute for each.
 FAULTS := 'WhenTheServerFails|UnderFaults|LosesLeaders'
+# Hundreds of tables with a relay each, at which the race detector has nothing more to see.
+TABLES := 'Matrix|AMessageIsTheSameByEachWay|WhatAProbeFindsWell'
 OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(GOTEST)
 .PHONY: test
 test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
-	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 -skip $(FAULTS) $(TESTED)
+	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED)
 	$(GOTEST) -tags kafka -run Kafka ./demo
 	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
+	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -vet=off -timeout 20m -run $(TABLES) ./relay/mapped
 
 .PHONY: test-long
 test-long: servers tools ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks, the oldest PostgreSQL
