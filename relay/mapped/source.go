@@ -63,6 +63,9 @@ func (s *Source) init(conn *pgx.ConnConfig, m mapping.Mapping, cfg Config) (err 
 	if s.cfg, err = cfg.withDefaults(s.strategy, conn, m); err != nil {
 		return err
 	}
+	if s.strategy != mapping.Replication {
+		s.cfg.Slot, s.cfg.Publication = "", "" // no slot that it doesn't read is missing
+	}
 	s.conn, s.mapping, s.owner = conn.Copy(), m, cfg.Name
 	if s.owner == "" {
 		host, _ := os.Hostname() // only shown to people
