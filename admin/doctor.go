@@ -76,6 +76,7 @@ func Examine(ctx context.Context, db DB) (*Examination, error) {
 		{"schema", examineSchema}, {"rights", examineRights}, {"settings", examineSettings}, {"pooler", examinePooler},
 		{"clock", examineClock},
 		{"statistics", examineStatistics}, {"index", examineIndexes}, {"slot", examineSlots}, {"publication", examinePublications},
+		{"attached", examineAttached},
 	} {
 		before := len(e.Symptoms)
 		if err := read(ctx, db, func(tx pgx.Tx) error { return part.look(ctx, tx, e) }); err != nil {
@@ -273,6 +274,17 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 		}
 		return nil
 	})
+	return err
+}
+
+func examineAttached(ctx context.Context, tx pgx.Tx, e *Examination) error {
+	all, err := schema.Overtaken(ctx, tx)
+	for _, o := range all {
+		e.advise("attached", WeightRisk, "rename it, or run outbox attach again if ours has its former name:",
+			fmt.Sprintf("ALTER TRIGGER %s ON %s RENAME TO NAME", o[1], o[0]),
+			"the trigger %s of the attached table %s runs before %s: if it changes a row again, the message of that comes first",
+			o[1], o[0], o[2])
+	}
 	return err
 }
 

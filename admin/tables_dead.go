@@ -179,7 +179,8 @@ func DeadRows(ctx context.Context, db DB, s RowSelection, limit int) (list []Dea
 //
 // It is one transaction. It needs the rights of the relay, and INSERT on the table for rows that go back.
 func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (RowOutcome, error) {
-	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *deadRows, where string, args []any) (int64, error) {
+	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *deadRows, where string, args []any,
+		before int64) (int64, error) {
 		sql, err := d.requeueSQL(where)
 		if err != nil {
 			return 0, err
@@ -187,6 +188,15 @@ func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (Row
 		tag, err := tx.Exec(ctx, sql, args...)
 		if err != nil || s.Blocked {
 			return tag.RowsAffected(), err
+		}
+		var left int64
+		if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s m WHERE %s", d.in.TableName(), where),
+			args...).Scan(&left); err != nil {
+			return 0, err
+		}
+		if gone := before - left; gone > tag.RowsAffected() {
+			return 0, fmt.Errorf("table %s has taken %d of %d rows, so none is moved: one of its triggers drops rows without an error",
+				d.of.TableName(), tag.RowsAffected(), gone)
 		}
 		// Those that were acknowledged may be among them.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE outbox.tables_acknowledged SET messages = least(messages, (SELECT count(*) FROM %s m WHERE %s))
@@ -200,7 +210,7 @@ func RequeueRows(ctx context.Context, db DB, s RowSelection, action Action) (Row
 // are an ErrTooMany.
 func AcknowledgeRows(ctx context.Context, db DB, destination string, most int64, action Action) (RowOutcome, error) {
 	return actOnRows(ctx, db, "acknowledge_rows", RowSelection{Destination: destination, Max: most}, action,
-		func(tx pgx.Tx, d *deadRows, where string, _ []any) (n int64, err error) {
+		func(tx pgx.Tx, d *deadRows, where string, _ []any, _ int64) (n int64, err error) {
 			err = tx.QueryRow(ctx, fmt.Sprintf(`INSERT INTO outbox.tables_acknowledged (destination, messages) SELECT $1, count(*) FROM %s m WHERE %s
 				ON CONFLICT (destination) DO UPDATE SET messages = excluded.messages, acknowledged_at = excluded.acknowledged_at RETURNING messages`,
 				d.in.TableName(), where), destination).Scan(&n)
@@ -208,9 +218,9 @@ func AcknowledgeRows(ctx context.Context, db DB, destination string, most int64,
 		})
 }
 
-// actOnRows counts what s names, and runs act on it, which returns the number of rows.
+// actOnRows counts what s names, and runs act on it, which gets that number and returns how many rows it has changed.
 func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action Action,
-	act func(tx pgx.Tx, d *deadRows, where string, args []any) (int64, error)) (out RowOutcome, err error) {
+	act func(tx pgx.Tx, d *deadRows, where string, args []any, before int64) (int64, error)) (out RowOutcome, err error) {
 	err = write(ctx, db, action, func(tx pgx.Tx) error {
 		d, err := readDeadRows(ctx, tx, s.Destination, s.Blocked)
 		if err != nil {
@@ -232,7 +242,7 @@ func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action A
 		case out.Rows == 0 || action.DryRun:
 			return nil
 		}
-		if out.Rows, err = act(tx, d, where, args); err != nil {
+		if out.Rows, err = act(tx, d, where, args, out.Rows); err != nil {
 			return err
 		}
 		return audit(ctx, tx, action, verb, s.Destination, map[string]any{"table": out.Table, "selection": s, "rows": out.Rows})
@@ -265,7 +275,7 @@ func (d *deadRows) requeueSQL(where string) (string, error) {
 	}
 	var names, values []string
 	for _, c := range d.of.Columns {
-		drawn := c.Name == d.ID && (c.Sequenced || c.Default != "") || c.Name == d.Offsets.Transaction
+		drawn := c.Name == d.ID && (c.Sequence != 0 || c.Default != "") || c.Name == d.Offsets.Transaction
 		from := d.in.Column(c.Name)
 		value, anew := set[c.Name]
 		switch {

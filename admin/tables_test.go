@@ -64,3 +64,27 @@ func TestRowsThatWerePassedOverAreFoundAmongRandomIds(t *testing.T) {
 		})
 	}
 }
+
+// A dead letter that its table drops when it comes back stays among the dead letters.
+func TestADeadLetterThatDoesNotComeBackStays(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.states()
+	d.exec(`UPDATE outbox.tables SET mapping = mapping || '{"Failure": {"DeadTable": "states_dead"}}'`)
+	d.exec(`CREATE TABLE states_dead (LIKE states, PRIMARY KEY (id)); INSERT INTO states_dead SELECT gen_random_uuid(), 't', now(), 'NEW' FROM generate_series(1, 2);
+		CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+		CREATE TRIGGER drops BEFORE INSERT ON states FOR EACH ROW EXECUTE FUNCTION drops()`)
+	requeue := func() (RowOutcome, error) {
+		return RequeueRows(t.Context(), d.Conn, RowSelection{Destination: "shop"}, Action{Actor: "anna"})
+	}
+	if _, err := requeue(); err == nil || !strings.Contains(err.Error(), "has taken 0 of 2 rows") {
+		t.Errorf("got %v", err)
+	}
+	if n := d.int(`SELECT count(*) FROM states_dead`); n != 2 {
+		t.Errorf("%d dead letters are left", n)
+	}
+	d.exec(`DROP TRIGGER drops ON states`)
+	if out, err := requeue(); err != nil || out.Rows != 2 || d.int(`SELECT count(*) FROM states`) != 2 {
+		t.Errorf("%d rows came back, %v", out.Rows, err)
+	}
+}

@@ -55,12 +55,12 @@ func (r *Report) examine(t *Table, offsetsThere func() bool) {
 		limit("stalls", "any open transaction that writes, in any database of the cluster, holds up what commits after it")
 	case r.Strategy == Serial:
 		limit("stalls", "a transaction that has written to the table and stays open holds up what commits after it")
-	case by.Kind != KindInteger || !by.Sequenced:
-		limit("order", "column %q is of type %s and comes from no sequence, so nothing tells in which order "+
-			"transactions took a key: messages of a key can be inverted", by.Name, by.Type)
-	case by.Cache > 1:
-		limit("order", "the sequence of column %q has CACHE %d: sessions draw numbers ahead, and messages of a key can be inverted",
-			by.Name, by.Cache)
+	case by.Disorder() != "":
+		limit("order", "%s, so nothing tells in which order transactions took a key: messages of a key can be inverted", by.Disorder())
+	}
+	if why := id.oneSource(); why != "" && t.spread(id.Name) {
+		limit("ids", "no index spans all partitions or children, and column %q is taken for unique because %s: a row that is given "+
+			"the id of another by hand would be marked with it, and not be delivered", id.Name, why)
 	}
 	switch r.Strategy {
 	case SkipLocked:

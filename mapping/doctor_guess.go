@@ -127,7 +127,7 @@ func (t *Table) identify(m *Mapping) {
 	numbers := []string{"id", "seq", "sequence", "sequencenumber", "sequenceid", "position", "globalposition", "globalindex", "offset",
 		"eventid",
 		"messageid", "outboxid", "number"}
-	drawn := t.columnOf(func(c *TableColumn) bool { return c.Kind == KindInteger && c.Sequenced }, numbers...)
+	drawn := t.columnOf(func(c *TableColumn) bool { return c.Kind == KindInteger && c.Sequence != 0 }, numbers...)
 	m.ID = drawn
 	if drawn == "" || !t.identified(drawn) {
 		names := append(slices.DeleteFunc(slices.Clone(numbers), func(n string) bool { return n == "sequencenumber" || n == "number" }),

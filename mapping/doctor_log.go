@@ -37,6 +37,9 @@ func byLog(ctx context.Context, q schema.Querier, t *Table, m *Mapping) (Finding
 	if level != "logical" {
 		f.Text = fmt.Sprintf("(not yet: wal_level is %s, and has to be logical, which takes a restart) ", level) + f.Text
 	}
+	if err := t.InLog(); err != nil {
+		f.Text = "(not as it is: " + strings.TrimPrefix(err.Error(), ErrMapping.Error()+": ") + ") " + f.Text
+	}
 	used := m.MessageColumns()
 	for _, c := range t.Columns {
 		if c.Generated && slices.Contains(used, c.Name) {

@@ -74,6 +74,16 @@ func TestDoctorSaysWhatATableCantGive(t *testing.T) {
 			"order", "comes from no sequence"},
 		"cache": {`CREATE SEQUENCE s CACHE 20; CREATE TABLE o (id bigint PRIMARY KEY DEFAULT nextval('s'), topic text, payload jsonb)`,
 			"order", "CACHE 20"},
+		"descending": {`CREATE SEQUENCE s INCREMENT -1; CREATE TABLE o (id bigint PRIMARY KEY DEFAULT nextval('s'), topic text, payload jsonb)`,
+			"order", "descends"},
+		"an identity that descends": {`CREATE TABLE o (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2) PRIMARY KEY, topic text, payload jsonb)`,
+			"order", "descends"},
+		"cycling": {`CREATE SEQUENCE s CYCLE; CREATE TABLE o (id bigint PRIMARY KEY DEFAULT nextval('s'), topic text, payload jsonb)`,
+			"order", "CYCLE"},
+		"computed": {`CREATE SEQUENCE s; CREATE TABLE o (id bigint PRIMARY KEY DEFAULT -nextval('s'), topic text, payload jsonb)`,
+			"order", "comes from no sequence"},
+		"an order from several sequences": {`CREATE TABLE o (id uuid PRIMARY KEY, seq bigserial, topic text, payload jsonb);
+			CREATE TABLE c (seq bigserial) INHERITS (o)`, "order", "from elsewhere"},
 		"xid": {`CREATE TABLE o (id bigserial PRIMARY KEY, topic text, payload jsonb, transaction_id xid8)`, "stalls", "any open transaction"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,9 +107,9 @@ func TestDoctorsStatementsAreTakenByPostgreSQL(t *testing.T) {
 		"events":      `CREATE TABLE my_outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, dedup_key text, attempt int, published_at timestamptz, created_at timestamptz)`,
 		"messages":    `CREATE TABLE my_outbox (` + messages + `, PRIMARY KEY (id))`,
 		"lease":       `CREATE TABLE my_outbox (` + messages + `, available_after timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (id))`,
-		"offsets":     `CREATE TABLE my_outbox (` + messages + `, partition int, transaction_id xid8, PRIMARY KEY (id))`,
+		"offsets":     `CREATE TABLE my_outbox (` + messages + `, partition int NOT NULL, transaction_id xid8 NOT NULL, PRIMARY KEY (id))`,
 		"partitioned": `CREATE TABLE my_outbox (` + messages + `, sent_at timestamptz, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); CREATE TABLE o_1 PARTITION OF my_outbox DEFAULT`,
-		"partitioned with offsets": `CREATE TABLE my_outbox (` + messages + `, partition int, transaction_id xid8, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
+		"partitioned with offsets": `CREATE TABLE my_outbox (` + messages + `, partition int NOT NULL, transaction_id xid8 NOT NULL, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
 			CREATE TABLE o_1 PARTITION OF my_outbox DEFAULT`,
 		"boolean": `CREATE TABLE my_outbox (id bigserial PRIMARY KEY, topic text, payload bytea, sent boolean)`,
 	} {

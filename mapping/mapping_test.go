@@ -99,7 +99,7 @@ func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := table.Column("id"); c.Kind != KindInteger || !c.Sequenced || c.Cache != 1 || !c.NotNull {
+	if c := table.Column("id"); c.Kind != KindInteger || c.Sequence == 0 || c.Cache != 1 || !c.NotNull {
 		t.Errorf("id is %+v", c)
 	}
 	if c := table.Column("topic"); c.Kind != KindText {

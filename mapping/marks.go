@@ -101,8 +101,8 @@ func (m *Mapping) statuses() (all []status) {
 
 // Allowed reports every mark that a CHECK of the table, or of a column's domain, refuses: such rows could not be
 // written as waiting, or not be marked. It asks the server, which evaluates the conditions over the marks alone. It
-// also reports a publication of the table by which rows without a key can't be marked. The error wraps ErrMapping if
-// the mapping is the reason.
+// also reports every column that may be NULL although rows are found by it, and a publication of the table by which
+// rows without a key can't be marked. The error wraps ErrMapping if the mapping is the reason.
 func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error {
 	f := fitting{table: t}
 	mark := func(name, what string, values ...string) error {
@@ -136,11 +136,39 @@ func (m *Mapping) Allowed(ctx context.Context, q schema.Querier, t *Table) error
 			errs = append(errs, mark(m.Done.Column, s.what, schema.QuoteLiteral(s.value)))
 		}
 	}
+	errs = append(errs, f.required(ctx, q, m.ID, "an id"))
+	if c := t.Column(m.Order); c != nil && c.Kind == KindInteger {
+		errs = append(errs, f.required(ctx, q, m.Order, "a place in the order"))
+	}
+	if m.Done.How == "" { // an offset moves over rows of a topic and partition, in the order of transactions
+		errs = append(errs, f.required(ctx, q, m.Offsets.Topic, "a topic"), f.required(ctx, q, m.Offsets.Partition, "a partition"),
+			f.required(ctx, q, m.Offsets.Transaction, "a transaction"))
+	}
 	errs = append(errs, mark(m.Done.Flag, "done", "true"), mark(m.Done.Flag, "not done", "false"))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	return errors.Join(f.err(), m.identified(ctx, q, t))
+}
+
+// required notes a column by which rows are found, and that may be NULL.
+func (f *fitting) required(ctx context.Context, q schema.Querier, name, what string) error {
+	c := f.table.Column(name)
+	if c == nil || c.NotNull {
+		return nil
+	}
+	for _, check := range c.Checks {
+		holds, err := check.holds(ctx, q, f.table, c, "NULL")
+		if err != nil {
+			return fmt.Errorf("evaluate the checks of column %q of %s: %w", name, f.table.TableName(), err)
+		}
+		if check.Valid && !holds {
+			return nil
+		}
+	}
+	f.fault(c, "may be NULL, and a row without %s would not be delivered: ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", what,
+		f.table.TableName(), schema.QuoteIdentifier(c.Name))
+	return nil
 }
 
 // beginner is a connection. A transaction of its own is none.

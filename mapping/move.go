@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -17,8 +18,9 @@ const MoveTrigger = "outbox_move"
 // table leaves it alone. begin waits for the transactions that have inserted rows: what they wrote stays with that
 // relay. So every row is delivered on one of the two ways. back takes the trigger away again.
 //
-// The role has to own the table and to be a writer of the outbox: the trigger acts with its rights. A row keeps its
-// message id if that is a UUID. What the outbox's limits refuse is refused to the row's writer.
+// The role has to have the rights of the table's owner, who has to be a writer of the outbox: the trigger acts with the
+// owner's rights. A message has the texts and headers that a relay would have read. A row keeps its message id if that
+// is a UUID. What the outbox's limits refuse is refused to the row's writer.
 func (m *Mapping) Move(t *Table) (begin, back string, err error) {
 	var faults settings.Faults
 	faults.Add("", m.Validate())
@@ -28,66 +30,99 @@ func (m *Mapping) Move(t *Table) (begin, back string, err error) {
 		c := t.Column(column)
 		faults.Need(c == nil || c.Kind != KindBytes, "Key", "column %q is bytea, and the outbox's keys are text", column)
 	}
+	faults.Need(t.Writer, "", "%q owns the table, and may not write messages, and the trigger has its rights: as the owner of "+
+		"schema outbox, run: outbox migrate grants --apply --writer %s", t.Owner, shell.Word(t.Owner))
 	if err := faults.Err(); err != nil {
 		return "", "", fmt.Errorf("move from table %s: %w", t.TableName(), err)
 	}
-	column := func(name, cast string) string {
-		if name == "" {
-			return "NULL"
-		}
-		return "new." + schema.QuoteIdentifier(name) + cast
+	function := moveFunction(t)
+	begin = schema.TriggerFunction(function, t.Owner, "", m.moveBody(t)) + fmt.Sprintf(
+		"CREATE OR REPLACE TRIGGER %s AFTER INSERT ON %s FOR EACH ROW EXECUTE FUNCTION %s();\n", MoveTrigger, t.TableName(), function)
+	back = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", MoveTrigger, t.TableName(), function)
+	return begin, back, nil
+}
+
+// moveFunction is the quoted name of the trigger's function. A name has 63 bytes.
+func moveFunction(t *Table) string {
+	name := t.Name + "_" + MoveTrigger
+	if len(name) > 63 {
+		name = strings.ToValidUTF8(fmt.Sprintf("%s_%d_%s", MoveTrigger, t.OID, t.Name)[:63], "")
 	}
-	key := "NULL"
+	return TableName{t.Schema, name}.String()
+}
+
+// fresh is a column of the row that is inserted, as SQL.
+func fresh(name string) string { return "new." + schema.QuoteIdentifier(name) }
+
+// freshText is the column as a relay reads it, or NULL if name is empty.
+func (t *Table) freshText(name string) string {
+	if name == "" {
+		return "NULL"
+	}
+	return t.Column(name).TextSQL(fresh(name))
+}
+
+// moveBody is the body of the trigger's function. The session's time zone stays, because it says what a time without a
+// zone means: when to deliver, and when a row was delivered.
+func (m *Mapping) moveBody(t *Table) string {
+	key, deliverAt := "NULL", "NULL"
 	if m.Key != "" {
-		key = templateSQL(m.Key)
+		key = t.templateSQL(m.Key)
 	}
-	id := "NULL"
-	if name := cmp.Or(m.MessageID, m.ID); t.Column(name).Kind == KindUUID {
-		id = column(name, "")
+	if m.DeliverAt != "" {
+		deliverAt = fresh(m.DeliverAt) + "::timestamptz"
 	}
-	payload, contentType := "convert_to("+column(m.Payload, "::text")+", 'UTF8')", "NULL"
+	payload, contentType := "convert_to("+fresh(m.Payload)+"::text, 'UTF8')", "NULL"
 	switch t.Column(m.Payload).Kind {
 	case KindBytes:
-		payload = column(m.Payload, "")
+		payload = fresh(m.Payload)
 	case KindJSON:
 		contentType = "'application/json'"
 	}
 	if m.ContentType != "" {
-		contentType = column(m.ContentType, "::text")
+		contentType = t.freshText(m.ContentType)
 	}
-	headers := "SELECT NULL::text AS name, NULL::text AS value"
-	if m.Headers != "" {
-		headers += " UNION ALL SELECT * FROM jsonb_each_text(" + column(m.Headers, "::jsonb") + ")"
-	}
-	for _, h := range m.HeaderColumns {
-		value := column(h.Column, "::text")
-		if t.Column(h.Column).Type == "timestamp with time zone" {
-			value = fmt.Sprintf("CASE WHEN isfinite(%[1]s) THEN (%[1]s AT TIME ZONE 'UTC')::text || '+00' ELSE %[1]s::text END",
-				column(h.Column, ""))
-		}
-		headers += " UNION ALL SELECT " + schema.QuoteLiteral(h.Name) + ", " + value
-	}
-	function := TableName{t.Schema, t.Name[:min(len(t.Name), 50)] + "_outbox_move"}.String()
-	// The texts don't depend on the settings of the session that inserts. Its time zone stays, because it says what a
-	// time without a zone means: when to deliver, and when a row was delivered.
-	begin = fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS $outbox$
+	return fmt.Sprintf(`
 BEGIN
-    PERFORM outbox.publish(%[2]s, %[3]s, key => %[4]s,
-        headers => (SELECT jsonb_object_agg(name, value) FROM (%[5]s) h WHERE value IS NOT NULL),
-        aggregate_type => %[6]s, aggregate_id => %[7]s, event_type => %[8]s,
-        content_type => %[9]s, deliver_at => %[10]s, message_id => %[11]s);
-    %[12]s;
+    IF %[1]s THEN
+        RAISE EXCEPTION 'the table has another owner than the trigger %[2]s' USING HINT = 'Run outbox migrate from --step 1 again.';
+    END IF;
+    PERFORM outbox.publish(%[3]s, %[4]s, key => %[5]s,
+        headers => %[6]s,
+        aggregate_type => %[7]s, aggregate_id => %[8]s, event_type => %[9]s,
+        content_type => %[10]s, deliver_at => %[11]s, message_id => %[12]s);
+    %[13]s;
     RETURN NULL;
-END $outbox$;
-REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
-CREATE OR REPLACE TRIGGER %[13]s AFTER INSERT ON %[14]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, function, templateSQL(m.Topic), payload, key, headers,
-		column(m.AggregateType, "::text"), column(m.AggregateID, "::text"), column(m.EventType, "::text"), contentType,
-		column(m.DeliverAt, "::timestamptz"), id, m.delivered(t)+" WHERE "+schema.QuoteIdentifier(m.ID)+" = "+column(m.ID, ""),
-		MoveTrigger, t.TableName())
-	back = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", MoveTrigger, t.TableName(), function)
-	return begin, back, nil
+END `, schema.OwnedByAnother, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.freshText(m.AggregateType),
+		t.freshText(m.AggregateID), t.freshText(m.EventType), contentType, deliverAt, m.messageIDSQL(t),
+		m.delivered(t)+" WHERE "+schema.QuoteIdentifier(m.ID)+" = "+fresh(m.ID))
+}
+
+// messageIDSQL is the message's id if it is a UUID, be it as a text.
+func (m *Mapping) messageIDSQL(t *Table) string {
+	const digit = "[0123456789abcdefABCDEF]" // what a range means depends on the database's locale
+	name := cmp.Or(m.MessageID, m.ID)
+	switch t.Column(name).Kind {
+	case KindUUID:
+		return fresh(name)
+	case KindText:
+		return fmt.Sprintf("CASE WHEN %[1]s ~ '^%[2]s{8}(-%[2]s{4}){3}-%[2]s{12}$' THEN (%[1]s)::uuid END", t.freshText(name), digit)
+	}
+	return "NULL"
+}
+
+// headersSQL are the headers as a relay has them: of a name that comes twice in the object the last one counts, the
+// object's before a column's, and the first column's. The highest place counts.
+func (m *Mapping) headersSQL(t *Table) string {
+	headers := "SELECT NULL AS name, NULL AS value, NULL::bigint AS place"
+	if m.Headers != "" {
+		headers += fmt.Sprintf(" UNION ALL SELECT key, coalesce(value, 'null'), ordinality FROM "+
+			"json_each_text(nullif(nullif(btrim(%s, E' \\t\\r\\n'), ''), 'null')::json) WITH ORDINALITY", t.freshText(m.Headers))
+	}
+	for i, h := range m.HeaderColumns {
+		headers += fmt.Sprintf(" UNION ALL SELECT %s, %s, %d", schema.QuoteLiteral(h.Name), t.freshText(h.Column), -i)
+	}
+	return "(SELECT jsonb_object_agg(name, value ORDER BY place) FROM (" + headers + ") h WHERE value IS NOT NULL)"
 }
 
 // delivered is the beginning of the statement that marks a row as a relay does that has delivered it.
@@ -116,12 +151,12 @@ func (m *Mapping) delivered(t *Table) string {
 }
 
 // templateSQL is a template over the columns of a row that is new. It is NULL if one of them is.
-func templateSQL(template string) string {
+func (t *Table) templateSQL(template string) string {
 	parts, _ := ParseTemplate(template) // it is valid
 	var sql []string
 	for _, p := range parts {
 		if p.Column != "" {
-			sql = append(sql, "new."+schema.QuoteIdentifier(p.Column)+"::text")
+			sql = append(sql, t.freshText(p.Column))
 		} else {
 			sql = append(sql, schema.QuoteLiteral(p.Text))
 		}

@@ -65,6 +65,9 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 	if strategy != Replication {
 		return all, nil
 	}
+	if err := table.InLog(); err != nil {
+		return nil, err
+	}
 	var level string
 	if err := q.QueryRow(ctx, "SELECT current_setting('wal_level')").Scan(&level); err != nil {
 		return nil, err

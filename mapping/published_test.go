@@ -29,7 +29,7 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 			}
 		}
 		must(`CREATE PUBLICATION everything FOR ALL TABLES`)
-		const keyless = `CREATE TABLE own (id bigint, topic text, payload text, sent boolean)`
+		const keyless = `CREATE TABLE own (id bigint NOT NULL, topic text, payload text, sent boolean)`
 		const parted = keyless + ` PARTITION BY LIST (id); CREATE TABLE "Own 1" PARTITION OF own FOR VALUES IN (1)`
 		for tables, refused := range map[string]bool{
 			keyless: true,

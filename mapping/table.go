@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -36,9 +37,15 @@ type Table struct {
 	OID         uint32
 	Schema      string
 	Name        string
+	Owner       string
+	Writer      bool // the owner may write messages of the outbox
 	Partitioned bool
 	Columns     []TableColumn
 	Indexes     []TableIndex
+
+	// Children are the tables that inherit from it and are no partitions, Foreign are its foreign partitions and
+	// children. Queries of the table read their rows; its log doesn't have them.
+	Children, Foreign []string
 }
 
 // TableColumn is a column of a Table.
@@ -60,19 +67,98 @@ type TableColumn struct {
 
 	Labels []string      // of an enum
 	Length int           // the most characters; 0: any number
+	Folds  bool          // equal values can be different texts, as of citext
 	Checks []ColumnCheck // conditions on this column alone: of the table and of domains
 
-	// Sequenced means that values come from a sequence. Cache is how many of them a session draws at once; if it is
-	// more than one, ids don't ascend with time.
-	Sequenced bool
-	Sequence  uint32 // its OID
-	Cache     int64
+	// Sequence is the OID of the sequence whose numbers are the values, unchanged; 0 for none. See Disorder.
+	Sequence         uint32
+	Cache, Increment int64 // of Sequence: how many numbers a session draws at once, and how far apart they are
+	Cycle            bool
+
+	// Apart are the partitions and children of the table whose own rows get their values from another source: another
+	// sequence or default, or, in children, none.
+	Apart []string
+}
+
+// InLog returns an error that wraps ErrMapping if queries of the table read rows that its log doesn't have.
+func (t *Table) InLog() error {
+	const text = "%w: table %s can't be read by its log, which doesn't have what is inserted into %s: it is %s. " +
+		"Read the table by a strategy that polls, or make it a partitioned table"
+	switch {
+	case len(t.Children) > 0:
+		return fmt.Errorf(text, ErrMapping, t.TableName(), t.Children[0], "a child by INHERITS and no partition")
+	case len(t.Foreign) > 0:
+		return fmt.Errorf(text, ErrMapping, t.TableName(), t.Foreign[0], "a foreign table")
+	}
+	return nil
+}
+
+// Disorder says why the values of a column don't ascend in the order in which they are drawn; "" if they do.
+func (c *TableColumn) Disorder() string {
+	switch {
+	case c.Kind != KindInteger || c.Sequence == 0:
+		return fmt.Sprintf("column %q is of type %s and comes from no sequence", c.Name, c.Type)
+	case len(c.Apart) > 0:
+		return fmt.Sprintf("column %q gets its values in %s from elsewhere than in the table itself", c.Name, strings.Join(c.Apart, ", "))
+	case c.Increment < 0:
+		return fmt.Sprintf("the sequence of column %q descends (INCREMENT %d)", c.Name, c.Increment)
+	case c.Cycle:
+		return fmt.Sprintf("the sequence of column %q begins again after its last number (CYCLE)", c.Name)
+	case c.Cache > 1:
+		return fmt.Sprintf("the sequence of column %q has CACHE %d: sessions draw numbers ahead", c.Name, c.Cache)
+	}
+	return ""
+}
+
+// uniquely reports whether the table has a unique index of a column alone, and one that has the column at all.
+func (t *Table) uniquely(column string) (alone, within bool) {
+	for _, i := range t.Indexes {
+		unique := i.Unique && i.Predicate == ""
+		alone = alone || unique && slices.Equal(i.Columns, []string{column})
+		within = within || unique && slices.Contains(i.Columns, column)
+	}
+	return alone, within
+}
+
+// spread reports whether rows are in several tables that no index of a column spans.
+func (t *Table) spread(column string) bool {
+	alone, _ := t.uniquely(column)
+	return t.Partitioned && !alone || len(t.Children) > 0
+}
+
+// oneSource says what makes the values of a column unique in all tables of a family, without an index over them; ""
+// if nothing does.
+func (c *TableColumn) oneSource() string {
+	switch {
+	case c.Kind == KindUUID:
+		return "they are UUIDs"
+	case len(c.Apart) > 0:
+	case c.Sequence != 0 && !c.Cycle:
+		return "all of them come from one sequence"
+	case c.Sequence == 0 && strings.Contains(strings.ToLower(c.Default), "uuid"):
+		return "their default is a UUID"
+	}
+	return ""
 }
 
 // ColumnCheck is a condition that values of a column fulfil.
 type ColumnCheck struct {
 	Name      string // what the column is called in Condition
 	Condition string
+	Valid     bool // rows from before it fulfil it too
+}
+
+// TextSQL is a value of the column as text, in SQL: what its type's output is in a session of package dial, in UTC.
+// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: one of a
+// type that isn't is code of whoever owns the type.
+func (c *TableColumn) TextSQL(value string) string {
+	switch {
+	case c.Kind == KindTime && !strings.HasSuffix(c.Base, "without time zone"):
+		return "regexp_replace((" + value + ` AT TIME ZONE 'UTC')::text, E'(\\d)( BC)?$', E'\\1+00\\2')`
+	case c.Cast || c.Kind == KindEnum || c.Kind == KindOther:
+		return "CASE WHEN num_nulls(" + value + ") = 0 THEN concat(" + value + ") END"
+	}
+	return value + "::text"
 }
 
 // TableIndex is a valid index of a Table.
@@ -99,7 +185,7 @@ func (t *Table) Column(name string) *TableColumn {
 }
 
 const tableSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p'
+SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p'
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
 
@@ -134,13 +220,49 @@ const baseSQL = `format_type(b.oid, y.modifier), b.typname::text, b.typtype::tex
 	) SELECT bool_or(t.typname LIKE 'reg%' AND t.typnamespace = 'pg_catalog'::regnamespace OR t.typname = 'timestamptz' AND t.oid <> b.oid)
 		FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid)`
 
-const columnsSQL = `
+// sequenceSQL is the sequence of a column a whose default is d: that of its identity, or the one whose next number is
+// the default. A default that computes something from the number is another value.
+const sequenceSQL = `(
+	SELECT drawn AS s FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence drawn ON drawn.seqrelid = p.objid
+	WHERE p.classid = 'pg_class'::regclass AND p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
+		AND p.refobjsubid = a.attnum AND p.deptype = 'i'
+	UNION ALL
+	SELECT drawn AS s FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence drawn ON drawn.seqrelid = p.refobjid
+	WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+		AND pg_get_expr(d.adbin, d.adrelid) ~ '^[(]?(pg_catalog[.])?nextval[(]''([^'']|'''')*''::regclass[)][)]?(::[a-z ]+)?$'
+	LIMIT 1)`
+
+// ofChildSQL is the same of a column o whose default is e.
+var ofChildSQL = strings.NewReplacer("a.att", "o.att", "d.oid", "e.oid", "d.ad", "e.ad").Replace(sequenceSQL)
+
+// familySQL is what inherits from the table $1, directly or not, as partitions do.
+const familySQL = `(WITH RECURSIVE family AS (
+		SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = $1
+		UNION
+		SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN family f ON i.inhparent = f.inhrelid
+	) SELECT f.inhrelid FROM family f)`
+
+const childrenSQL = `
+SELECT coalesce(array_agg(c.oid::regclass::text ORDER BY c.oid) FILTER (WHERE NOT c.relispartition), '{}'),
+	coalesce(array_agg(c.oid::regclass::text ORDER BY c.oid) FILTER (WHERE c.relkind = 'f'), '{}')
+FROM pg_catalog.pg_class c WHERE c.oid IN ` + familySQL
+
+var columnsSQL = `
+WITH family AS MATERIALIZED ` + familySQL + `
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), ` + baseSQL + `,
 	a.attnotnull OR y.notnull, coalesce(pg_get_expr(d.adbin, d.adrelid), y.initial, ''),
-	coalesce(s.seqrelid, 0), coalesce(s.seqcache, 0), a.attgenerated <> '', a.attidentity = 'a',
+	coalesce((own.s).seqrelid, 0), coalesce((own.s).seqcache, 0), coalesce((own.s).seqincrement, 0), coalesce((own.s).seqcycle, false),
+	ARRAY(SELECT c.oid::regclass::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute o ON o.attrelid = c.oid AND o.attname = a.attname
+		LEFT JOIN pg_catalog.pg_attrdef e ON e.adrelid = o.attrelid AND e.adnum = o.attnum
+		LEFT JOIN LATERAL ` + ofChildSQL + ` q ON true
+		WHERE c.oid IN (SELECT inhrelid FROM family) AND CASE WHEN e.oid IS NULL AND q.s IS NULL THEN NOT c.relispartition
+			WHEN (q.s).seqrelid IS NOT NULL OR (own.s).seqrelid IS NOT NULL THEN (q.s).seqrelid IS DISTINCT FROM (own.s).seqrelid
+			ELSE pg_get_expr(e.adbin, e.adrelid) IS DISTINCT FROM pg_get_expr(d.adbin, d.adrelid) END ORDER BY c.oid),
+	a.attgenerated <> '', a.attidentity = 'a',
 	ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid ORDER BY e.enumsortorder),
 	CASE WHEN b.typname IN ('varchar', 'bpchar') AND y.modifier > 4 THEN y.modifier - 4 ELSE 0 END,
-	ARRAY(SELECT ARRAY[CASE WHEN k.conrelid = 0 THEN 'value' ELSE a.attname::text END, pg_get_expr(k.conbin, k.conrelid)]
+	b.typname = 'citext' OR EXISTS (SELECT FROM pg_catalog.pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
+	ARRAY(SELECT ARRAY[CASE WHEN k.conrelid = 0 THEN 'value' ELSE a.attname::text END, pg_get_expr(k.conbin, k.conrelid), k.convalidated::text]
 		FROM pg_catalog.pg_constraint k WHERE k.contype = 'c' AND (to_jsonb(k) ->> 'conenforced') IS DISTINCT FROM 'false'
 		AND (k.conrelid = a.attrelid AND k.conkey = ARRAY[a.attnum] OR k.contypid = ANY(y.domains)) ORDER BY k.conname)
 FROM pg_catalog.pg_attribute a
@@ -148,14 +270,7 @@ CROSS JOIN LATERAL (` + downSQL + `a.atttypid AS oid, a.atttypmod AS modifier` +
 ) y
 JOIN pg_catalog.pg_type b ON b.oid = y.base
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-LEFT JOIN LATERAL (
-	SELECT s.seqrelid, s.seqcache FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence s ON s.seqrelid = p.objid
-	WHERE p.classid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum AND p.deptype IN ('a', 'i')
-	UNION ALL
-	SELECT s.seqrelid, s.seqcache FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence s ON s.seqrelid = p.refobjid
-	WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
-	LIMIT 1
-) s ON true
+LEFT JOIN LATERAL ` + sequenceSQL + ` own ON true
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
@@ -180,12 +295,15 @@ func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 
 func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
 	t := &Table{}
-	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Partitioned)
+	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned)
 	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is "+
 			"not in the search path", ErrMapping, name)
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := q.QueryRow(ctx, childrenSQL, t.OID).Scan(&t.Children, &t.Foreign); err != nil {
 		return nil, err
 	}
 	rows, err := q.Query(ctx, columnsSQL, t.OID)
@@ -196,11 +314,10 @@ func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 		var base, class string
 		var checks [][]string
 		err = row.Scan(&c.Name, &c.Type, &c.Base, &base, &class, &c.Cast, &c.Varies, &c.NotNull, &c.Default, &c.Sequence, &c.Cache,
-			&c.Generated, &c.Identity, &c.Labels, &c.Length, &checks)
+			&c.Increment, &c.Cycle, &c.Apart, &c.Generated, &c.Identity, &c.Labels, &c.Length, &c.Folds, &checks)
 		for _, k := range checks {
-			c.Checks = append(c.Checks, ColumnCheck{k[0], k[1]})
+			c.Checks = append(c.Checks, ColumnCheck{k[0], k[1], k[2] == "true"})
 		}
-		c.Sequenced = c.Sequence != 0
 		c.Kind = kindOf(base, class)
 		return c, err
 	})
@@ -241,8 +358,12 @@ func ReadTypes(ctx context.Context, q schema.Querier, oids []uint32, modifiers [
 }
 
 func kindOf(base, class string) Kind {
-	if class == "e" {
+	switch class {
+	case "e":
 		return KindEnum
+	case "b":
+	default: // a range or a composite type may have the name of another type
+		return KindOther
 	}
 	switch base {
 	case "int2", "int4", "int8":
@@ -270,6 +391,20 @@ func kindOf(base, class string) Kind {
 // table. Allowed also asks the server.
 func (m *Mapping) Fit(t *Table) error {
 	f := fitting{table: t}
+	f.types(m)
+	f.unique(m.ID)
+	return f.err()
+}
+
+// FitTypes is Fit without the question whether ids are unique.
+func (m *Mapping) FitTypes(t *Table) error {
+	f := fitting{table: t}
+	f.types(m)
+	return f.err()
+}
+
+func (f *fitting) types(m *Mapping) {
+	t := f.table
 	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
 	f.column("id", m.ID, KindInteger, KindUUID, KindText)
 	f.column("message_id", m.MessageID, KindUUID, KindText, KindInteger)
@@ -320,8 +455,6 @@ func (m *Mapping) Fit(t *Table) error {
 	f.column("partition of the offset", m.Offsets.Partition, KindInteger)
 	f.column("transaction", m.Offsets.Transaction, KindXID8)
 	f.marks(m)
-	f.unique(m.ID)
-	return f.err()
 }
 
 type fitting struct {
@@ -352,19 +485,30 @@ func (f *fitting) column(what, name string, kinds ...Kind) {
 	}
 }
 
-// unique notes a fault unless the column alone identifies rows. The key of a partitioned table also has the column of
-// the partitions.
+// unique notes a fault unless the column alone identifies rows. An index does that within one table: a partitioned
+// table can have one over all its partitions only if the column is their key, and children by inheritance have
+// indexes of their own. Otherwise ids must come from one source. A relay would mark all rows of an id when it has
+// delivered one of them.
 func (f *fitting) unique(id string) {
 	c := f.table.Column(id)
 	if c == nil {
 		return
 	}
-	for _, i := range f.table.Indexes {
-		if i.Unique && i.Predicate == "" &&
-			(slices.Equal(i.Columns, []string{id}) || f.table.Partitioned && slices.Contains(i.Columns, id)) {
-			return
-		}
+	alone, within := f.table.uniquely(id)
+	const lost = "two rows could have the same one, and be marked when one of them is delivered: "
+	switch family := f.table.spread(id); {
+	case !alone && !(f.table.Partitioned && within):
+		f.faults = append(f.faults,
+			fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
+	case family && len(c.Apart) > 0 && c.oneSource() == "":
+		f.fault(c, "can't be the id: in %s its values don't come from where they come from in the table itself, so "+lost+
+			"let them have the same default, from one sequence (ALTER TABLE … ALTER COLUMN %s SET DEFAULT nextval('…'), after "+
+			"DROP IDENTITY if it is one), or be UUIDs",
+			strings.Join(c.Apart, ", "), schema.QuoteIdentifier(id))
+	case family && c.oneSource() == "":
+		f.fault(c, "can't be the id: its unique index has more columns, and its values come from no sequence without CYCLE and are no "+
+			"UUIDs, so "+lost+"give it a default from one sequence (ALTER TABLE %s ALTER COLUMN %s SET DEFAULT nextval('…')) or of "+
+			"gen_random_uuid(), if values are unique in all partitions, or name another column",
+			f.table.TableName(), schema.QuoteIdentifier(id))
 	}
-	f.faults = append(f.faults,
-		fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
 }

@@ -499,7 +499,7 @@ func (c *core) divert(now time.Time, it *item) bool {
 
 // publishable reports whether a message may go out now, as far as it is up to the message and its topic.
 func (c *core) publishable(now time.Time, it *item) bool {
-	return it.d.Invalid == nil && !it.d.DeliverAt.After(now) && c.closedTo(now, it) == nil
+	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.closedTo(now, it) == nil
 }
 
 // maintain starts at most one of: a settlement, a look at the controls, a list of lanes, a look into lanes.

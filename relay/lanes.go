@@ -205,6 +205,10 @@ func (c *core) holdAll() {
 
 // setAside puts the unpublishable head of a lane aside: for good, or until its time has come or its topic is open.
 func (c *core) setAside(now time.Time, it *item) {
+	if it.d.Blocked && !it.held { // as its source has it from an earlier session
+		c.hold(c.lanes[it.d.Lane()], time.Time{}, true)
+		return
+	}
 	if it.d.Invalid != nil {
 		it.err = it.d.Invalid
 		c.fail(now, it)

@@ -235,7 +235,7 @@ type Delivery struct {
 	Attempts int
 
 	// RetryAt is when a hold is due; zero for one that waits behind its head, and for a message that
-	// was never held. Blocked holds wait for an operator.
+	// was never held. Blocked holds wait for an operator. Next may return one too, which becomes such a hold.
 	RetryAt time.Time
 	Blocked bool
 

@@ -594,7 +594,7 @@ func (l *loop) logSettled(s *Settlement) {
 	}
 	for _, list := range [][]Hold{s.Hold, s.HeldRetry} {
 		for _, h := range list {
-			if h.Blocked {
+			if h.Blocked && !h.Delivery.Blocked { // not if an earlier session has told it
 				log("key blocked", h.Delivery, true, "attempts", h.Delivery.Attempts, "error", h.Err)
 			}
 		}

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,13 @@ type Attachment struct {
 	Invalid string
 }
 
-const attachedTrigger = "outbox_attach"
+// attachedTrigger is the trigger's name. Triggers of a row fire in the order of their names' bytes, and one that
+// changes the row again has to come after, so that the message of its change does. formerTrigger is the name that it
+// had.
+const (
+	attachedTrigger = "!outbox_attach"
+	formerTrigger   = "outbox_attach"
+)
 
 // Trigger is what makes an Attachment. It may be run again.
 type Trigger struct {
@@ -55,25 +62,67 @@ type Trigger struct {
 // attached is what the database knows about a table that is to be attached.
 type attached struct {
 	kind, persistence string
+	schema            string // quoted
 	table, name       string // the first one quoted, with its schema
 	function          string // quoted, with its schema
+	holder            string // who owns the function, if the role has no rights of that one
 	owner, user       string
-	owns, writes      bool
-	made, foreign     bool // there is a trigger of the name; something else made its function
+	owns, writes      bool   // the user has the owner's rights; the owner may write messages
+	creates           bool   // the owner may own a function in the schema
+	trigger           string // its name, if there is one; it is foreign if something else made its function
+	foreign           bool
 	inherited         bool // the trigger is the partitioned table's
 	columns, virtual  []string
 	primary, children []string
+	before, after     []string   // triggers of changed rows whose names sort before and after
+	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
-const attachedSQL = `
-SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.relname), c.relname::text,
+// WritesSQL is whether the owner of the table c, a row of pg_class, may write messages. It asks the catalogue alone,
+// which everybody may read.
+const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog.pg_class m ON m.relnamespace = o.oid AND m.relname = 'messages'
+	JOIN pg_catalog.pg_class s ON s.relnamespace = o.oid AND s.relname = 'messages_id_seq'
+	JOIN pg_catalog.pg_proc p ON p.pronamespace = o.oid AND p.proname = 'publish' AND p.proargtypes[1] = 'bytea'::regtype
+	WHERE o.nspname = 'outbox' AND has_schema_privilege(c.relowner, o.oid, 'USAGE') AND has_column_privilege(c.relowner, m.oid, 'topic', 'INSERT')
+	AND has_sequence_privilege(c.relowner, s.oid, 'USAGE') AND has_function_privilege(c.relowner, p.oid, 'EXECUTE'))`
+
+// neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names
+// sort before or after ours. Those of constraints belong to the server, and change only other rows.
+func neighboursSQL(operator string) string {
+	return `ARRAY(SELECT DISTINCT quote_ident(n.tgname) FROM pg_trigger n
+		WHERE n.tgrelid IN (SELECT c.oid UNION SELECT relid FROM pg_partition_tree(c.oid))
+		AND NOT n.tgisinternal AND n.tgtype & 67 = 1 AND NOT n.tginitdeferred
+		AND n.tgname NOT IN ('` + attachedTrigger + `', '` + formerTrigger + `')
+		AND n.tgname ` + operator + ` '` + attachedTrigger + `' ORDER BY 1)`
+}
+
+const overtakenSQL = `
+SELECT c.oid::regclass::text, quote_ident(n.tgname), quote_ident(g.tgname)
+FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid AND p.prosrc LIKE '%outbox attach: %' JOIN pg_class c ON c.oid = g.tgrelid
+JOIN pg_trigger n ON n.tgrelid = c.oid AND n.tgname < g.tgname AND NOT n.tgisinternal AND n.tgtype & 67 = 1 AND NOT n.tginitdeferred
+WHERE g.tgname IN ('` + attachedTrigger + `', '` + formerTrigger + `') ORDER BY 1, 2`
+
+// Overtaken lists attached tables with a trigger that runs before ours, because its name sorts before: the table, that
+// trigger, and ours. Names are quoted.
+func Overtaken(ctx context.Context, q Querier) ([][3]string, error) {
+	rows, err := q.Query(ctx, overtakenSQL)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o [3]string, err error) {
+		err = row.Scan(&o[0], &o[1], &o[2])
+		return o, err
+	})
+}
+
+var attachedSQL = `
+SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
-	c.relowner::regrole::text, current_user::text, pg_has_role(c.relowner, 'USAGE'),
-	CASE WHEN has_schema_privilege('outbox', 'USAGE') THEN coalesce(has_column_privilege(to_regclass('outbox.messages'), 'topic', 'INSERT')
-		AND has_sequence_privilege(to_regclass('outbox.messages_id_seq'), 'USAGE')
-		AND has_function_privilege(to_regprocedure('outbox.publish(text, bytea, text, jsonb, text, text, text, text, timestamptz, uuid)'), 'EXECUTE'), false)
-	ELSE false END,
-	g.tgfoid IS NOT NULL, EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
+	coalesce((SELECT pg_get_userbyid(p.proowner)::text FROM pg_proc p
+		WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid) AND NOT pg_has_role(p.proowner, 'USAGE')), ''),
+	pg_get_userbyid(c.relowner)::text, current_user::text, pg_has_role(c.relowner, 'USAGE'), ` + WritesSQL + `,
+	has_schema_privilege(c.relowner, n.oid, 'CREATE') OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+	coalesce(g.tgname::text, ''), EXISTS (SELECT FROM pg_proc p WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid)
 		AND (p.prosrc NOT LIKE '%outbox attach: %' OR EXISTS (
 			SELECT FROM pg_trigger o WHERE o.tgfoid = p.oid AND o.tgrelid <> c.oid AND o.tgparentid = 0))),
 	coalesce(g.tgparentid <> 0, false),
@@ -81,16 +130,34 @@ SELECT c.relkind::text, c.relpersistence::text, format('%I.%I', n.nspname, c.rel
 	ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = 'v' ORDER BY attnum),
 	ARRAY(SELECT t.attname::text FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k (n, place) JOIN pg_attribute t ON t.attnum = k.n
 	      WHERE i.indrelid = c.oid AND i.indisprimary AND t.attrelid = c.oid ORDER BY k.place),
-	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = 'outbox_attach',
-LATERAL (SELECT format('%I.%I', n.nspname, (left(c.relname, 55) || '_outbox')::name) AS name) f
+	ARRAY(SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r' ORDER BY 1),
+	` + neighboursSQL("<") + `, ` + neighboursSQL(">") + `,
+	ARRAY(WITH RECURSIVE parts AS (
+		SELECT attname, atttypid AS oid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+		UNION
+		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
+			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+			UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+			UNION ALL SELECT a.atttypid FROM pg_attribute a
+				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped) x
+	) SELECT ARRAY[p.attname::text, format_type(t.oid, NULL), pg_get_userbyid(t.typowner)::text]
+	FROM parts p JOIN pg_type t ON t.oid = p.oid
+	WHERE t.typtype <> 'd' AND NOT pg_has_role(t.typowner, c.relowner, 'MEMBER') ORDER BY 1)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN LATERAL (
+	SELECT * FROM pg_trigger WHERE tgrelid = c.oid AND tgname IN ('` + attachedTrigger + `', '` + formerTrigger + `')
+	ORDER BY tgname LIMIT 1) g ON true,
+LATERAL (SELECT format('%I.%I', n.nspname, c.relname || '_outbox') AS plain) o,
+LATERAL (SELECT CASE WHEN octet_length(c.relname || '_outbox') < 64 AND NOT EXISTS (
+		SELECT FROM pg_trigger u WHERE u.tgfoid = to_regprocedure(o.plain || '()') AND u.tgrelid <> c.oid) THEN o.plain
+	ELSE format('%I.%I', n.nspname, ('outbox_' || c.oid || '_' || c.relname)::name) END AS name) f
 WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 
 // look reads what the database knows about the table.
 func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	t := new(attached)
-	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.table, &t.name, &t.function, &t.owner, &t.user,
-		&t.owns, &t.writes, &t.made, &t.foreign, &t.inherited, &t.columns, &t.virtual, &t.primary, &t.children)
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function,
+		&t.holder, &t.owner, &t.user, &t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns, &t.virtual,
+		&t.primary, &t.children, &t.before, &t.after, &t.strange)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
@@ -100,8 +167,10 @@ func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	return t, nil
 }
 
-// Plan checks the attachment against the database, and returns the SQL that makes it. The role has to own the table,
-// and to be a writer of the outbox: the trigger writes with its rights, so that the application's role needs none.
+// Plan checks the attachment against the database, and returns the SQL that makes it. The role has to have the rights
+// of the table's owner, and that one has to be a writer of the outbox: the trigger writes with the owner's rights, so
+// that the application's role needs none. It never has the rights of the role that attaches: the owner chooses the
+// types of the columns, and so the casts that run in the trigger.
 func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
 	t, err := a.look(ctx, q)
 	if err != nil {
@@ -132,7 +201,8 @@ func (a Attachment) Removal(ctx context.Context, q Querier) (string, error) {
 	if err := errors.Join(t.change()...); err != nil {
 		return "", fmt.Errorf("attach %s: %w", a.Table, err)
 	}
-	return fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", attachedTrigger, t.table, t.function), nil
+	return fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n",
+		QuoteIdentifier(cmp.Or(t.trigger, attachedTrigger)), t.table, t.function), nil
 }
 
 // change returns why the role can't make or remove the trigger.
@@ -141,9 +211,13 @@ func (t *attached) change() (faults []error) {
 		faults = append(faults, fmt.Errorf("%w: %q may not make or remove a trigger on it: run this as %s", ErrForbidden, t.user, t.owner))
 	}
 	switch {
-	case t.foreign && t.made:
+	case t.holder != "":
+		faults = append(faults, fmt.Errorf("%w: the trigger's function %s belongs to %q, as a table has another owner since it was "+
+			"attached: as a superuser, run: ALTER FUNCTION %[2]s() OWNER TO %[4]s", ErrForbidden, t.function, t.holder,
+			QuoteIdentifier(t.owner)))
+	case t.foreign && t.trigger != "":
 		faults = append(faults, fmt.Errorf("there is a trigger %s already, whose function %s something else made: rename that trigger",
-			attachedTrigger, t.function))
+			t.trigger, t.function))
 	case t.foreign:
 		faults = append(faults, fmt.Errorf("there is a function %s already, which something else made: rename that one", t.function))
 	}
@@ -172,8 +246,18 @@ func (a Attachment) check(t *attached) error {
 		}
 	}
 	fault(t.persistence == "t", "it is a temporary table, which other sessions don't see")
-	fault(!t.writes, "%w: %q may not write messages: as the owner of schema outbox, run: outbox migrate grants --apply --writer %s",
-		ErrForbidden, t.user, shell.Word(t.user))
+	fault(!t.writes, "%w: %q owns it, and may not write messages, and the trigger has its rights: as the owner of schema "+
+		"outbox, run: outbox migrate grants --apply --writer %s", ErrForbidden, t.owner, shell.Word(t.owner))
+	fault(!t.creates, "%w: %q owns it, and may not own the trigger's function in its schema: run: GRANT CREATE ON SCHEMA %s TO %s",
+		ErrForbidden, t.owner, t.schema, QuoteIdentifier(t.owner))
+	for _, s := range t.strange {
+		used := slices.Concat(a.Key, a.Columns, []string{a.TopicColumn})
+		fault(len(a.Columns) == 0 || slices.Contains(used, s[0]), "%w: column %q has the type %s of %q, whose casts would run in the "+
+			"trigger with the rights of %q: run: ALTER TYPE %s OWNER TO %s; or leave the column out (--columns)",
+			ErrForbidden, s[0], s[1], s[2], t.owner, s[1], QuoteIdentifier(t.owner))
+	}
+	fault(len(t.before) > 0, "its triggers %s run before the one of the outbox, as their names sort before %q: if they change a row "+
+		"again, the message of that comes first: rename them", strings.Join(t.before, ", "), attachedTrigger)
 	fault(len(a.Key) == 0, "it has no primary key: name the columns of the key")
 	fault(len(a.Key) > maxAttachedKey, "the key has %d columns, the limit is %d", len(a.Key), maxAttachedKey)
 	fault(a.Topic != "" && a.TopicColumn != "", "a topic and a column of topics are given: not both")
@@ -205,6 +289,10 @@ func (a Attachment) notes(t *attached) (notes []string) {
 		notes = append(notes, "A change of which no valid message can be made succeeds, and its message becomes a dead letter with "+
 			"the reason (--invalid refuse: such a change fails).")
 	}
+	if len(t.after) > 0 {
+		notes = append(notes, "The triggers "+strings.Join(t.after, ", ")+" run after the message of a row was written. If one changes "+
+			"other rows that the same statement has changed, the messages of these can come in another order.")
+	}
 	if len(t.children) > 0 {
 		notes = append(notes, "Changes of rows of "+strings.Join(t.children, ", ")+", which inherit from it, don't run its trigger: "+
 			"attach these too.")
@@ -212,9 +300,35 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	return notes
 }
 
+// TriggerFunction is the function of a trigger, in SQL: name is quoted, owner owns the table, body is PL/pgSQL. It has
+// the rights of that role, its texts don't depend on the session that changes the row, and a temporary table can't
+// stand for one of its types. setting is one more, or empty.
+func TriggerFunction(name, owner, setting, body string) string {
+	if setting != "" {
+		setting = " SET " + setting
+	}
+	quote := "$outbox$"
+	for strings.Contains(body, quote) {
+		quote = quote[:len(quote)-1] + "_$"
+	}
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex
+SET extra_float_digits = 1 SET lc_monetary = 'C'%[4]s AS %[2]s%[3]s%[2]s;
+REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
+ALTER FUNCTION %[1]s() OWNER TO %[5]s;
+`, name, quote, body, setting, QuoteIdentifier(owner))
+}
+
+// OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of
+// belongs to the function's owner any more.
+const OwnedByAnother = `(SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) <> current_user
+        AND NOT EXISTS (SELECT FROM pg_partition_ancestors(TG_RELID) p JOIN pg_class c ON c.oid = p.relid
+            WHERE pg_get_userbyid(c.relowner) = current_user)`
+
 // makeSQL is the trigger. It comes after the row was changed, so the row's lock is held when the message draws its id.
-// Its texts don't depend on the settings of the session that changes the row, and a temporary table can't stand for one
-// of its types.
+//
+// Its function belongs to the table's owner, and takes nothing from the row once the table is somebody else's: casts
+// are code of those who own the types. concat runs no casts.
 //
 // What is taken from the row can fail: a column was dropped, a text has no form in UTF-8, a function of the
 // application's turns a type into JSON. It is in a block of its own, which writes nothing, so its subtransaction takes
@@ -233,14 +347,14 @@ func (a Attachment) makeSQL(t *attached) string {
 	if a.Invalid != "refuse" {
 		// The headers tell the reason: headers that are a text make a dead letter.
 		fault = `headers := to_json('outbox attach: ' || left(reason, 2000) || '; if columns changed, run outbox attach again');
-        BEGIN payload := convert_to(changed::text, 'SQL_ASCII'); EXCEPTION WHEN OTHERS THEN payload := NULL; END`
+        BEGIN payload := convert_to(concat(changed), 'SQL_ASCII'); EXCEPTION WHEN OTHERS THEN payload := NULL; END`
 		write = `INSERT INTO outbox.messages (topic, key, event_type, payload, content_type, headers)
     VALUES (coalesce(topic, ''), nullif(key, ''), event, payload, CASE WHEN headers IS NULL THEN 'application/json' END, headers)`
 	}
 	body := fmt.Sprintf(`
 DECLARE
     changed record;
-    event   text := %[1]s || lower(TG_OP);
+    event   text := %[1]s || lower(TG_OP COLLATE "C");
     topic   text;
     key     text;
     payload bytea;
@@ -249,7 +363,10 @@ DECLARE
     code    text := '22023';
 BEGIN
     IF TG_OP = 'DELETE' THEN changed := OLD; ELSE changed := NEW; END IF;
-    BEGIN
+    IF %[9]s THEN
+        topic := %[10]s;
+        reason := 'the table has another owner than its trigger';
+    ELSE BEGIN
         topic := %[2]s;
         key := %[3]s;
         payload := convert_to(%[4]s::text, 'UTF8');
@@ -260,7 +377,7 @@ BEGIN
             reason := SQLERRM;
             code := SQLSTATE;
         END;
-    END;
+    END; END IF;
     IF reason IS NULL AND %[6]s THEN
         reason := 'the table has a column that is generated when it is read (VIRTUAL), and a trigger does not see it';
     END IF;
@@ -269,16 +386,14 @@ BEGIN
     END IF;
     %[8]s;
     RETURN NULL;
-END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write)
-	quote := "$outbox$"
-	for strings.Contains(body, quote) {
-		quote = quote[:len(quote)-1] + "_$"
+END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write, OwnedByAnother, QuoteLiteral(a.Topic))
+	former := ""
+	if t.trigger == formerTrigger {
+		former = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\n", formerTrigger, t.table)
 	}
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET timezone = UTC SET datestyle = ISO SET intervalstyle = postgres SET bytea_output = hex SET extra_float_digits = 1 AS %[2]s%[3]s%[2]s;
-REVOKE ALL ON FUNCTION %[1]s() FROM PUBLIC;
-CREATE OR REPLACE TRIGGER %[4]s AFTER %[5]s ON %[6]s FOR EACH ROW EXECUTE FUNCTION %[1]s();
-`, t.function, quote, body, attachedTrigger, strings.ToUpper(strings.Join(a.On, " OR ")), t.table)
+	return TriggerFunction(t.function, t.owner, "timezone = UTC", body) + fmt.Sprintf(
+		"CREATE OR REPLACE TRIGGER %s AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s();\n",
+		QuoteIdentifier(attachedTrigger), strings.ToUpper(strings.Join(a.On, " OR ")), t.table, t.function) + former
 }
 
 // expressions are the topic, the key and the payload of a row, in SQL.

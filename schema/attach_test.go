@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -199,7 +200,7 @@ func TestWhatCantBeAttachedIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "public.t_outbox already") {
 		t.Errorf("a function of somebody else's: %v", err)
 	}
-	exec(t, conn, `CREATE TABLE own (id int PRIMARY KEY); CREATE TRIGGER outbox_attach AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION t_outbox()`)
+	exec(t, conn, `CREATE TABLE own (id int PRIMARY KEY); CREATE TRIGGER "!outbox_attach" AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION t_outbox()`)
 	_, err := Attachment{Table: "own"}.Plan(t.Context(), conn)
 	_, removal := Attachment{Table: "own"}.Removal(t.Context(), conn)
 	for _, err := range []error{err, removal} {
@@ -235,4 +236,132 @@ func TestATriggerIsRemovedFromATableThatCouldNotBeAttached(t *testing.T) {
 	exec(t, conn, remove)
 	exec(t, conn, `DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)`)
 	exec(t, conn, `INSERT INTO t VALUES (1)`)
+}
+
+// Triggers of a row fire in the order of their names. One that changes the row again comes after ours.
+func TestMessagesAreInTheOrderOfChangesThatTriggersMake(t *testing.T) {
+	onEachMajor(t, func(t *testing.T, url string) {
+		conn := connect(t, url)
+		install(t, conn)
+		exec(t, conn, `CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+			IF NEW.total IS DISTINCT FROM NEW.qty * 10 THEN EXECUTE format(''UPDATE %s SET total = qty * 10 WHERE id = $1'', TG_RELID::regclass) USING NEW.id; END IF; RETURN NULL; END';
+			CREATE TABLE one (id int, qty int, total int, PRIMARY KEY (id)); CREATE TABLE parts (LIKE one INCLUDING ALL) PARTITION BY LIST (id);
+			CREATE TABLE part PARTITION OF parts FOR VALUES IN (1);
+			CREATE TRIGGER "00 again" AFTER INSERT OR UPDATE ON one FOR EACH ROW EXECUTE FUNCTION again();
+			CREATE CONSTRAINT TRIGGER "#" AFTER INSERT OR UPDATE ON part DEFERRABLE FOR EACH ROW EXECUTE FUNCTION again()`)
+		for _, table := range []string{"one", "parts"} {
+			attach(t, conn, Attachment{Table: table})
+			exec(t, conn, `INSERT INTO `+table+` VALUES (1, 1)`)
+			exec(t, conn, `UPDATE `+table+` SET qty = 2`)
+			var want []string
+			for _, m := range []string{`insert {"id":1,"qty":1,"total":null}`, `update {"id":1,"qty":1,"total":10}`,
+				`update {"id":1,"qty":2,"total":10}`, `update {"id":1,"qty":2,"total":20}`} {
+				want = append(want, table+" 1 "+table+"."+m)
+			}
+			if got := messages(t, conn); !slices.Equal(got, want) {
+				t.Errorf("got %q", got)
+			}
+			exec(t, conn, `TRUNCATE outbox.messages`)
+		}
+		trigger, err := Attachment{Table: "one"}.Plan(t.Context(), conn)
+		if err != nil || !strings.Contains(strings.Join(trigger.Notes, ""), `triggers "00 again" run after`) {
+			t.Errorf("%q, %v", trigger.Notes, err)
+		}
+		exec(t, conn, `ALTER TRIGGER "#" ON part RENAME TO " again"`)
+		if got, err := Overtaken(t.Context(), conn); err != nil || !slices.Equal(got, [][3]string{{"part", `" again"`, `"!outbox_attach"`}}) {
+			t.Errorf("overtaken: %q, %v", got, err)
+		}
+		if _, err := (Attachment{Table: "parts"}).Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), `triggers " again" run before`) {
+			t.Errorf("a trigger whose name sorts before: %v", err)
+		}
+	})
+}
+
+func TestATriggerOfTheFormerNameIsReplacedAndRemoved(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, servers.TestDatabase(t))
+	install(t, conn)
+	exec(t, conn, `CREATE TABLE t (id int PRIMARY KEY)`)
+	former := func() {
+		attach(t, conn, Attachment{Table: "t"})
+		exec(t, conn, `ALTER TRIGGER "!outbox_attach" ON t RENAME TO outbox_attach`)
+	}
+	triggers := func() (n int) {
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_trigger`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	without := triggers()
+	former()
+	remove, err := Attachment{Table: "t"}.Removal(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, remove)
+	if n := triggers(); n != without {
+		t.Errorf("%d triggers are left", n-without)
+	}
+	former()
+	attach(t, conn, Attachment{Table: "t"})
+	exec(t, conn, `INSERT INTO t VALUES (1)`)
+	if got := messages(t, conn); len(got) != 1 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Names of functions have 63 bytes.
+func TestTablesWithSimilarNamesAreAttached(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, servers.TestDatabase(t))
+	install(t, conn)
+	long, wide := strings.Repeat("x", 57), strings.Repeat("ж", 30)
+	tables := []string{long + "1", long + "2", long, long[:56], long[:55], wide + "a", wide + "b", strings.Repeat("ж", 28), strings.Repeat("ж", 27) + `"'`, "moved"}
+	for _, table := range tables {
+		exec(t, conn, `CREATE TABLE `+QuoteIdentifier(table)+` (id int PRIMARY KEY)`)
+		attach(t, conn, Attachment{Table: QuoteIdentifier(table), Topic: "t"})
+	}
+	exec(t, conn, `ALTER TABLE moved RENAME TO former; CREATE TABLE moved (id int PRIMARY KEY)`)
+	attach(t, conn, Attachment{Table: "moved", Topic: "t"})
+	for _, table := range append(tables, "former") {
+		exec(t, conn, `TRUNCATE outbox.messages; INSERT INTO `+QuoteIdentifier(table)+` VALUES (1)`)
+		event := strings.Replace(table, "former", "moved", 1)
+		if got := messages(t, conn); !slices.Equal(got, []string{"t 1 " + event + `.insert {"id":1}`}) {
+			t.Errorf("%s: got %q", table, got)
+		}
+	}
+	for _, table := range append(tables, "former") {
+		remove, err := Attachment{Table: QuoteIdentifier(table)}.Removal(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec(t, conn, remove+remove+`INSERT INTO `+QuoteIdentifier(table)+` VALUES (2)`)
+	}
+}
+
+// Under the rules of Turkish, the small letter of I is ı.
+func TestEventTypesDontDependOnTheLocale(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, servers.TestDatabase(t, servers.PostgresConfig{Major: "18"}))
+	config := conn.Config().Copy()
+	config.Database += "_turkish"
+	name := pgx.Identifier{config.Database}.Sanitize()
+	exec(t, conn, `CREATE DATABASE `+name+` LOCALE_PROVIDER icu ICU_LOCALE 'tr-TR' LOCALE 'C' ENCODING 'UTF8' TEMPLATE template0`)
+	turkish, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = turkish.Close(context.Background())
+		if _, err := conn.Exec(context.Background(), `DROP DATABASE `+name); err != nil {
+			t.Error(err)
+		}
+	})
+	install(t, turkish)
+	exec(t, turkish, `CREATE TABLE t (id int PRIMARY KEY)`)
+	attach(t, turkish, Attachment{Table: "t"})
+	exec(t, turkish, `INSERT INTO t VALUES (1)`)
+	if got := messages(t, turkish); !slices.Equal(got, []string{`t 1 t.insert {"id":1}`}) {
+		t.Errorf("got %q", got)
+	}
 }

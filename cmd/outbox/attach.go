@@ -24,8 +24,8 @@ TABLE.delete. TRUNCATE writes nothing.
 A change that worked before works with the trigger: if no valid message can be made of it, as when the topic's column is
 NULL, its message becomes a dead letter with the reason. --invalid refuse makes such a change fail.
 
-Run it as the table's owner, with the rights of a writer of the outbox: the trigger writes with these rights, and the
-application's role needs none. It may be run again, and replaces what it has made. --remove takes it away.`,
+Run it as the table's owner, or as a role with its rights. The owner has to be a writer of the outbox: the trigger
+writes with the owner's rights, and the application's role needs none. It may be run again, and replaces what it has made. --remove takes it away.`,
 		Example: `  outbox attach orders --topic orders --dry-run
   outbox attach shop.orders --columns id,status,total --on insert,update
   outbox attach orders --remove`,

@@ -9,7 +9,7 @@ func TestATableIsAttachedAndReleased(t *testing.T) {
 	d.outbox("attach", "nothing").want(exitNotFound, "there is no such table")
 	d.outbox("attach", "orders", "--key", "customer").want(exitError, `there is no column "customer"`)
 	d.outbox("attach", "orders", "--dry-run").want(exitOK,
-		"CREATE OR REPLACE TRIGGER outbox_attach AFTER INSERT OR UPDATE OR DELETE ON public.orders")
+		"CREATE OR REPLACE TRIGGER \"!outbox_attach\" AFTER INSERT OR UPDATE OR DELETE ON public.orders")
 	d.exec(`INSERT INTO orders VALUES (1, 5)`)
 	d.outbox("attach", "orders", "--topic", "changes", "--on", "insert,delete").want(exitOK)
 	d.outbox("attach", "orders", "--topic", "changes", "--on", "insert,delete").want(exitOK)

@@ -27,7 +27,7 @@ runs one of those that are run in the database, --undo takes it back. A relay go
 until nothing waits in it; every row is delivered on one of the two ways, and a key's order is kept across them.
 
 How the table is read stands in the configuration, as the source of a destination; otherwise it is what the doctor
-proposes. Run it as the table's owner, with the rights of a writer of the outbox.`,
+proposes. Run it as the table's owner, or as a role with its rights. The owner has to be a writer of the outbox.`,
 		Example: `  outbox migrate from --table outbox_events
   outbox migrate from --table outbox_events --step 1
   outbox migrate from --table outbox_events --undo 1`,

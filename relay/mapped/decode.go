@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -35,6 +36,7 @@ const (
 	colCreatedAt
 	colAttempts
 	colLayout
+	colIdentity
 	columnCount
 )
 
@@ -45,7 +47,8 @@ type row struct {
 	place int64  // its position among the rows that one statement claimed
 	token string // of the claim; empty in strategies without claims
 
-	message outbox.ID
+	message  outbox.ID
+	identity int64 // see identitySQL
 }
 
 var errRow = errors.New("a row doesn't match the mapping")
@@ -111,7 +114,11 @@ func (t *table) collect(answer pgx.Rows, free *freeLists,
 var textColumns = [...]int{colID, colMessageID, colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType}
 
 func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
-	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || v[colID] == nil {
+	if v[colID] == nil {
+		return fmt.Errorf("a row of table %s has no id: its column %q is NULL. Delete the row or give it an id, and then run: "+
+			"ALTER TABLE %[1]s ALTER COLUMN %[2]q SET NOT NULL", t.name, t.mapping.ID)
+	}
+	if len(v[colBy]) != 8 || len(v[colAttempts]) != 8 || len(v[colLayout]) != 8 || len(v[colIdentity]) != 8 {
 		return errRow
 	}
 	// One allocation holds all texts of a row. The payload has its own, so that a caller that keeps an id doesn't keep
@@ -139,6 +146,7 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.EventType = text(colEventType)
 	d.ContentType = text(colContentType)
 	r.by = int64(binary.BigEndian.Uint64(v[colBy]))
+	r.identity = int64(binary.BigEndian.Uint64(v[colIdentity]))
 	if v[colMessageID] == nil {
 		d.ID, _ = t.messageID(r.id)
 	} else if id, made := t.messageID(messageID); made {
@@ -156,7 +164,8 @@ func (t *table) decode(d *relay.Delivery, r *row, v [][]byte) error {
 	d.CreatedAt = timestamp(v[colCreatedAt])
 	d.DeliverAt = timestamp(v[colDeliverAt])
 	// The next row of the same key must not overtake a row that waits, so the engine sets both aside.
-	if next := timestamp(v[colNextAttempt]); next.After(d.DeliverAt) && next.After(time.Now()) {
+	d.Blocked = infinite(v[colNextAttempt])
+	if next := timestamp(v[colNextAttempt]); !d.Blocked && next.After(d.DeliverAt) && next.After(time.Now()) {
 		d.DeliverAt = next
 	}
 	d.Attempts = int(min(binary.BigEndian.Uint64(v[colAttempts]), math.MaxInt32))
@@ -223,6 +232,11 @@ const (
 	epoch   = 946684800000000
 	yearOne = -63082281600000000
 )
+
+// infinite reports whether a time of the server's is infinity: a row whose next attempt is then waits for an operator.
+func infinite(b []byte) bool {
+	return len(b) == 8 && int64(binary.BigEndian.Uint64(b)) == math.MaxInt64
+}
 
 // timestamp reads microseconds since 2000. NULL is the zero time. A time beyond the calendar of brokers and JSON,
 // including infinity, becomes the end of the year 9999 or the zero time.

@@ -160,7 +160,7 @@ func (x *fuzzed) run(header, payload, key []byte, at string) {
 	x.tables++
 	table := fmt.Sprint("fuzz", x.tables)
 	x.exec(fmt.Sprintf(`CREATE TABLE %[1]s (id bigserial PRIMARY KEY, h %[2]s, p %[3]s, k %[4]s, at %[5]s, until timestamptz,
-		xid xid8 DEFAULT pg_current_xact_id()); GRANT SELECT, UPDATE, DELETE ON %[1]s TO fuzz_relay; SET timezone = '%[6]s'`,
+		xid xid8 NOT NULL DEFAULT pg_current_xact_id()); GRANT SELECT, UPDATE, DELETE ON %[1]s TO fuzz_relay; SET timezone = '%[6]s'`,
 		table, x.types[0], x.types[1], x.types[2], x.types[3], x.zone))
 	defer x.exec("DROP TABLE " + table + "; DELETE FROM fuzz_offsets; ALTER ROLE fuzz_relay RESET ALL")
 	insert := fmt.Sprintf(`INSERT INTO %s (h, p, k, at) VALUES (convert_from($1::bytea, getdatabaseencoding())::%s,

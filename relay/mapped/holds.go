@@ -37,6 +37,7 @@ type hold struct {
 	attempts int
 	due      time.Time // zero: it waits behind its head
 	blocked  bool
+	freed    bool            // it was blocked, and an operator has released it
 	kept     *relay.Delivery // the message, if it is kept in memory
 	since    time.Time       // when it was set aside
 	written  time.Time       // when it was written, or from when on it may be delivered; zero: unknown
@@ -188,7 +189,7 @@ func (h *holds) retry(x *relay.Hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l, i := h.at(x.Delivery); l != nil {
-		l.list[i].attempts, l.list[i].due, l.list[i].blocked = x.Delivery.Attempts, x.RetryAt, x.Blocked
+		l.list[i].attempts, l.list[i].due, l.list[i].blocked, l.list[i].freed = x.Delivery.Attempts, x.RetryAt, x.Blocked, false
 		l.list[i].failed(x)
 		for i := range l.list {
 			l.list[i].token = "" // the rows behind it are claimed again together with it
@@ -297,7 +298,21 @@ func (h *holds) unblock(ref uint64) {
 	defer h.mu.Unlock()
 	for _, l := range h.lanes {
 		if l.list[0].ref == ref {
-			l.list[0].blocked, l.list[0].due = false, time.Time{}
+			l.list[0].blocked, l.list[0].freed, l.list[0].due = false, true, time.Time{}
+		}
+	}
+}
+
+// block notes that a row waits for an operator.
+func (h *holds) block(lane string, ref uint64) {
+	defer h.changed()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.lanes[lane]; l != nil {
+		for i := range l.list {
+			if l.list[i].ref == ref {
+				l.list[i].blocked, l.list[i].due = true, time.Time{}
+			}
 		}
 	}
 }
@@ -338,13 +353,15 @@ func (h *holds) gone(lane string, refs map[uint64]bool) {
 // and ends at the first row that waits and could not be taken. lost has the rows that no longer wait.
 func (h *holds) restore(lane string, list []hold, ds []relay.Delivery,
 	rows []row, waits map[string]bool) (held []relay.Delivery, lost map[uint64]bool) {
-	byID := make(map[string]*relay.Delivery, len(ds))
+	byID, identities := make(map[string]*relay.Delivery, len(ds)), make(map[string]int64, len(ds))
 	for i := range ds {
-		byID[rows[i].id] = &ds[i]
+		byID[rows[i].id], identities[rows[i].id] = &ds[i], rows[i].identity
 	}
 	for _, x := range list {
 		d := byID[x.id]
-		if d == nil && waits[x.id] {
+		if d != nil && identities[x.id] != x.identity {
+			d = nil // another row has its id
+		} else if d == nil && waits[x.id] {
 			break
 		}
 		if d == nil {
@@ -355,7 +372,13 @@ func (h *holds) restore(lane string, list []hold, ds []relay.Delivery,
 			continue
 		}
 		d.Ref, d.Position, d.Shard = x.ref, x.position, h.shard(lane, d.Shard)
-		d.Attempts, d.RetryAt, d.Blocked = max(x.attempts, d.Attempts), x.due, x.blocked
+		if d.Blocked && !x.blocked && !x.freed { // another relay, or an operator, has blocked it
+			x.blocked = true
+			h.block(lane, x.ref)
+		}
+		if d.RetryAt, d.Blocked = x.due, x.blocked; !x.freed { // to reset the attempts is what releases a row
+			d.Attempts = max(x.attempts, d.Attempts)
+		}
 		held = append(held, *d)
 	}
 	return held, lost

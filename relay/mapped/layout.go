@@ -22,7 +22,8 @@ import (
 
 // layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and
 // with whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both
-// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read.
+// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read. So has
+// the same table after TRUNCATE, by the file that it is in.
 func (t *table) layoutSQL() string {
 	names, tables := t.mapping.Columns(), []string{t.name}
 	if t.dead != nil {
@@ -37,9 +38,11 @@ func (t *table) layoutSQL() string {
 		}
 	}
 	return fmt.Sprintf("(SELECT coalesce(sum(hashtext(concat_ws(' ', "+
-		"a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), 0)::bigint "+
-		"FROM pg_catalog.pg_attribute a, unnest(ARRAY[%s]) r WHERE a.attrelid = to_regclass(r) AND a.attname = ANY(ARRAY[%s]::name[]))",
-		strings.Join(tables, ", "), strings.Join(names, ", "))
+		"a.attrelid, CASE WHEN r = %s THEN c.relfilenode END, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated))), "+
+		"0)::bigint FROM unnest(ARRAY[%s]) r JOIN pg_catalog.pg_class c ON c.oid = to_regclass(r) "+
+		"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "+
+		"WHERE a.attname = ANY(ARRAY[%s]::name[]))",
+		tables[0], strings.Join(tables, ", "), strings.Join(names, ", "))
 }
 
 // zoneSQL is the time zone that the role and the database give to a session that begins now, beside the server's. What
@@ -48,16 +51,26 @@ const zoneSQL = `coalesce((SELECT string_agg(c, ' ' ORDER BY s.setrole, s.setdat
 	WHERE c ILIKE 'timezone=%' AND s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
 	AND s.setrole IN (0, (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user))), '')`
 
-// look reads the layout and the zone.
+// followsSQL is whether triggers of a table, or of its partitions, run after rows are updated or deleted. tgtype has a
+// bit each: 2 before, 8 DELETE, 16 UPDATE.
+const followsSQL = `EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A')
+	AND g.tgtype & 2 = 0 AND g.tgtype & 24 <> 0 AND g.tgrelid IN (SELECT to_regclass(%[1]s) 
+		UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
+
+// look reads the layout and the zone, and notes whether triggers follow a mark.
 func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone string, err error) {
-	if err = conn.QueryRow(ctx, "SELECT "+t.layoutSQL()+", "+zoneSQL).Scan(&layout, &zone); err != nil {
-		err = fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
+	var follows bool
+	sql := "SELECT " + t.layoutSQL() + ", " + zoneSQL + ", " + fmt.Sprintf(followsSQL, schema.QuoteLiteral(t.name))
+	if err = conn.QueryRow(ctx, sql).Scan(&layout, &zone, &follows); err != nil {
+		return 0, "", fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
 	}
-	return layout, zone, err
+	t.follows.Store(follows)
+	return layout, zone, nil
 }
 
 // unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the
-// log, or if a session that begins now has another time zone.
+// log, or if a session that begins now has another time zone, or would not take the table: an index was dropped, or
+// a child has come that numbers its rows by itself.
 func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error {
 	layout, zone, err := t.look(ctx, conn)
 	switch {
@@ -68,11 +81,24 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 	case zone != t.zone:
 		return errors.New("the time zone of the role or of the database was changed: the session ends, and the next one has the new one")
 	}
+	info, err := readTable(ctx, conn, t.mapping.Table)
+	switch {
+	case err != nil:
+		return err
+	case byLog:
+		return permanentMapping(info.InLog())
+	}
+	if err := t.mapping.Fit(info); err != nil {
+		return permanentMapping(err)
+	}
+	if c := info.Column(unqualified(t.by)); c == nil || c.Disorder() != t.ordered().Disorder() {
+		return t.errChanged()
+	}
 	return nil
 }
 
 func (t *table) errChanged() error {
-	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed: "+
-		"the session ends, and the next one reads their types again",
+	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed, or it was truncated or rewritten: "+
+		"the session ends, and the next one reads it from the beginning",
 		t.name)
 }

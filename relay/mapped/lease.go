@@ -92,8 +92,10 @@ func tokens(entries []entry) []mark {
 	return marks
 }
 
-// behind makes rows wait as long as the head of their lane, so that no other relay takes them before it. It also gives
-// up the rows that were claimed together with a head that has failed again.
+// behind makes rows wait as long as the head of their lane, so that other relays pass over them. It also gives up the
+// rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
+// their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
+// it.
 func (x *settled) behind(o *outcomes, h *holds) {
 	waits := make(map[string]*mark) // by lane
 	ids := make(map[string]*mark)
@@ -107,14 +109,14 @@ func (x *settled) behind(o *outcomes, h *holds) {
 			head = &mark{}
 			if first := h.first(lane, 1); len(first) > 0 {
 				wait := max(time.Until(first[0].due), 0)
-				head.wait, head.blocked = &wait, first[0].blocked
+				head.wait = &wait
 			} else if m := ids[entryID(x.entries, x.Hold[i].Delivery.Ref)]; m != nil {
-				head.wait, head.blocked = m.wait, m.blocked
+				head.wait = m.wait
 			}
 			waits[lane] = head
 		}
 		if m := ids[entryID(x.entries, x.Hold[i].Delivery.Ref)]; m != nil && m.wait == nil && !m.blocked {
-			m.wait, m.blocked = head.wait, head.blocked
+			m.wait = head.wait
 		}
 	}
 	for i := range x.HeldRetry {
@@ -123,7 +125,7 @@ func (x *settled) behind(o *outcomes, h *holds) {
 		for _, other := range h.first(retry.Delivery.Lane(), h.size()) {
 			if other.token != "" && other.ref != retry.Delivery.Ref {
 				o.waiting = append(o.waiting,
-					mark{id: other.id, token: other.token, attempts: other.attempts, wait: head.wait, blocked: head.blocked})
+					mark{id: other.id, token: other.token, attempts: other.attempts, wait: head.wait})
 			}
 		}
 	}
@@ -173,12 +175,12 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 	for _, m := range s.later.all() {
 		ours[m.id] = m.token
 	}
-	marks := make([]mark, len(list))
+	marks, freed := make([]mark, len(list)), make([]bool, len(list))
 	for i := range list {
-		marks[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}
+		marks[i], freed[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}, list[i].freed
 	}
 	c := newColumns(marks)
-	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens)
+	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens, freed, identities(list))
 	if err != nil {
 		return nil, fmt.Errorf("claim rows again: %w", explain(err))
 	}

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // claims is the SQL of reservations.
 type claims struct {
 	take    func(from string) string
-	again   string // $1 ids, $2 tokens: claim rows that were set aside
+	again   string // $1 ids, $2 tokens, $3 whether an operator has released the row, $4 identities: claim rows that were set aside
 	renew   string // $1 ids, $2 tokens
 	release string // $1 ids, $2 tokens
 	mine    string // release all rows of the owner; empty: there is no column for the owner
@@ -37,6 +38,9 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		available = fmt.Sprintf("%s AND (%s IS NULL OR %s < (SELECT clock_timestamp()))", t.waiting, mark, mark)
 		if t.info.Column(until).NotNull {
 			available = fmt.Sprintf("%s AND %s < (SELECT clock_timestamp())", t.waiting, mark)
+		}
+		if released := releasedSQL(m); released != "" {
+			available = fmt.Sprintf("(%s OR %s AND %s)", available, t.waiting, released)
 		}
 		set.set(until, claimedAt+" + "+duration)
 		free.set(until, "now()")
@@ -77,16 +81,18 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 	var still string
 	if m.Claim.Until != "" {
 		still = fmt.Sprintf("%s AND (%s)", t.waiting,
-			strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'", c.fence}, " OR "))
+			strings.Join([]string{mark + " IS NULL", mark + " < now() + interval '100 milliseconds'",
+				"o.freed AND " + mark + " = 'infinity'", c.fence}, " OR "))
 	} else {
 		still = fmt.Sprintf("(%s OR %s)", t.waiting, c.fence)
 	}
+	itself := same + " AND " + t.identitySQL() + " = o.identity"
 	// A row that can't be taken keeps back the rows behind it in the list.
-	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY o (id, token, place)), l AS MATERIALIZED (
+	c.again = fmt.Sprintf(`WITH o AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::bigint[]) WITH ORDINALITY o (id, token, freed, identity, place)), l AS MATERIALIZED (
 	SELECT %s AS o_id, o.place FROM o JOIN %s m ON %s AND %s FOR UPDATE OF m SKIP LOCKED
 ), h AS (SELECT min(o.place) AS place FROM o JOIN %s m ON %s AND %s WHERE %s NOT IN (SELECT l.o_id FROM l))
 UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM h)) IS NOT TRUE RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]`,
-		t.id, t.name, same, still, t.name, same, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
+		t.id, t.name, itself, still, t.name, itself, waits, t.id, t.name, strings.Join(set, ", "), t.id, t.columns, token)
 	locked := t.id + " = l.o_id"
 	c.renew = lockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) +
 		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.name, renewed, locked, t.id, token)
@@ -94,6 +100,22 @@ UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM 
 		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.name, strings.Join(free, ", "), locked)
 	c.waits = waits
 	return c
+}
+
+// releasedSQL is the condition that an operator has released a row that is blocked, which has been claimed forever: by
+// its next attempt or by its attempts. It is "" if no column tells.
+func releasedSQL(m *mapping.Mapping) string {
+	var signs []string
+	if m.Failure.NextAttempt != "" {
+		signs = append(signs, column(m.Failure.NextAttempt)+" IS DISTINCT FROM 'infinity'")
+	}
+	if freed := m.Freed(); freed != "" {
+		signs = append(signs, freed)
+	}
+	if signs == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s = 'infinity' AND (%s)", column(m.Claim.Until), strings.Join(signs, " OR "))
 }
 
 // takeBackSQL frees rows, except those that another transaction has locked: they wait until their reservation ends.

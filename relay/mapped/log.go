@@ -236,7 +236,7 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 		b.Queue(sql, args...)
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("keep dead letters: %w", explain(err))
+		return fmt.Errorf("keep dead letters: %w", s.table.explainDead(err))
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *table, r *wal.Relation
 	of.jsonish = m.ContentType == "" && former.Column(m.Payload).Kind == mapping.KindJSON
 	l.table = &of
 	m.Failure, m.Offsets = mapping.Failure{}, mapping.Offsets{}
-	if err := m.Fit(&former); err != nil && l.invalid == nil {
+	if err := m.FitTypes(&former); err != nil && l.invalid == nil {
 		l.invalid = fmt.Errorf("the row was written when the table had other types: %w", err)
 	}
 	return l, nil

@@ -33,6 +33,7 @@ func TestTheLogIsRefusedWhereItCouldLeaveSomethingOut(t *testing.T) {
 			mapping.ErrMapping, `doesn't send what the mapping names, "message_id", `},
 		"a column that is gone": {`ALTER TABLE events DROP COLUMN payload`, mapping.ErrMapping, `no column "payload"`},
 		"an unlogged table":     {`DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR ALL TABLES; ALTER TABLE events SET UNLOGGED`, nil, "ALTER TABLE public.events SET LOGGED"},
+		"a child":               {`CREATE TABLE c () INHERITS (events)`, mapping.ErrMapping, "which doesn't have what is inserted into c"},
 		"another plugin's":      {`SELECT pg_drop_replication_slot('SLOT'), pg_create_logical_replication_slot('SLOT', 'test_decoding')`, nil, "test_decoding"},
 	} {
 		t.Run(name, func(t *testing.T) {

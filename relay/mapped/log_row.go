@@ -137,7 +137,7 @@ func (r *logRows) fill(row *logRow) (err error) {
 	m, v, l := &r.table.mapping, r.decoded, r.layout
 	var none [8]byte
 	text := func(name string) []byte { return l.text(name, row) }
-	v[colID], v[colBy], v[colAttempts], v[colLayout] = text(m.ID), none[:], none[:], none[:]
+	v[colID], v[colBy], v[colAttempts], v[colLayout], v[colIdentity] = text(m.ID), none[:], none[:], none[:], none[:]
 	v[colMessageID] = text(m.MessageID)
 	if v[colTopic], err = l.template(r.topic, row); err != nil {
 		return err
@@ -200,6 +200,8 @@ func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql stri
 			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, of[c.Name])
 		}
 	}
-	return fmt.Sprintf("INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s WHERE %s", t.dead.TableName(), strings.Join(names, ", "),
-		strings.Join(values, ", "), t.notDeadYet(func(name string) string { return of[name] })), args
+	return fmt.Sprintf("WITH n AS MATERIALIZED (SELECT WHERE %s), k AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s "+
+		"FROM n RETURNING 1) SELECT %s",
+		t.notDeadYet(func(name string) string { return of[name] }), t.dead.TableName(), strings.Join(names, ", "),
+		strings.Join(values, ", "), t.keptSQL("n")), args
 }

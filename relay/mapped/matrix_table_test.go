@@ -124,7 +124,9 @@ func (t *matrixTable) ddl() string {
 		case c == t.m.CreatedAt:
 			def += " DEFAULT clock_timestamp()"
 		case c == t.m.Offsets.Transaction:
-			def += " DEFAULT pg_current_xact_id()"
+			def += " NOT NULL DEFAULT pg_current_xact_id()"
+		case c == t.m.Offsets.Topic, c == t.m.Offsets.Partition:
+			def += " NOT NULL"
 		}
 		list = append(list, def)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
@@ -39,7 +40,8 @@ type offsetSession struct {
 	// The rest belongs to Next.
 	page    pageSize
 	lookAt  time.Time // when to look for new topics and partitions
-	horizon horizon   // of ids that come from a sequence
+	refused refusedOffsets
+	horizon horizon // of ids that come from a sequence
 }
 
 var _ strategy = (*offsetSession)(nil)
@@ -104,6 +106,13 @@ type part struct {
 	moved   bool        // settled is not yet stored
 }
 
+// refusedOffsets are topics and partitions that the table of offsets can't have: their rows wait. All others are read.
+type refusedOffsets struct {
+	names map[partName]bool
+	err   error     // about one of them
+	until time.Time // then they are tried again: a person has to repair something first
+}
+
 type place struct {
 	transaction string
 	id          int64
@@ -142,11 +151,11 @@ func numbers(s *Source, t *table) error {
 	switch {
 	case t.along == alongSequence:
 		return nil
-	case id.Sequenced:
-		return outbox.Permanent(fmt.Errorf("%w: the sequence of column %q of table %s has CACHE %d: sessions draw "+
-			"numbers ahead, and one that commits after a higher one was read would be lost, whatever lock its writer "+
-			"takes; run ALTER SEQUENCE … CACHE 1",
-			mapping.ErrMapping, t.mapping.ID, t.name, id.Cache))
+	case id.Sequence != 0:
+		return outbox.Permanent(fmt.Errorf("%w: table %s: %s, and a row that commits after a higher id was read would be lost, "+
+			"whatever lock its writer takes; let ids ascend as they are drawn, all from one sequence: "+
+			"ALTER SEQUENCE … INCREMENT 1 NO CYCLE CACHE 1",
+			mapping.ErrMapping, t.name, id.Disorder()))
 	}
 	s.cfg.Logger.Warn("ids don't come from a sequence: a row that commits after a higher id was read is lost, so every "+
 		"writer must draw its id and insert under a lock that conflicts with itself",
@@ -166,6 +175,9 @@ func (s *offsetSession) look(ctx context.Context) error {
 	started := time.Now()
 	if started.Before(s.lookAt) {
 		return nil
+	}
+	if started.After(s.refused.until) {
+		s.refused = refusedOffsets{}
 	}
 	unknown, err := s.unknown(ctx)
 	if err != nil {
@@ -187,7 +199,7 @@ func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err er
 	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.parts[name] == nil {
+		if s.parts[name] == nil && !s.refused.names[name] {
 			unknown = append(unknown, name)
 		}
 		return nil
@@ -206,10 +218,11 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 		s.mu.Lock()
 		token := s.token
 		s.mu.Unlock()
-		for _, sql := range []string{s.offsets.insert, s.offsets.adopt} {
-			if _, err := conn.Exec(ctx, sql, topics, partitions, token); err != nil {
-				return fmt.Errorf("insert offsets: %w", explain(err))
-			}
+		if err := s.insert(ctx, conn, names, token); err != nil {
+			return fmt.Errorf("insert offsets: %w", explain(err))
+		}
+		if _, err := conn.Exec(ctx, s.offsets.adopt, topics, partitions, token); err != nil {
+			return fmt.Errorf("take over offsets: %w", explain(err))
 		}
 		rows, err := conn.Query(ctx, s.offsets.load, topics, partitions, token)
 		if err != nil {
@@ -234,6 +247,39 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 	})
 }
 
+// insert inserts offsets. If their table can't have some, it inserts the others.
+func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []partName, token int64) error {
+	topics, partitions := split2(names)
+	_, err := conn.Exec(ctx, s.offsets.insert, topics, partitions, token)
+	code := sqlstate.Of(err)
+	switch {
+	case !schema.IsDataError(err) || code == "23502": // a column without a value is none for any
+		return err
+	case len(names) > 1:
+		for i := range names {
+			if err := s.insert(ctx, conn, names[i:i+1], token); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if s.refused.names == nil {
+		s.refused = refusedOffsets{names: make(map[partName]bool), until: time.Now().Add(againAfter)}
+	}
+	s.refused.names[names[0]] = true
+	table, repair := s.table.mapping.Offsets.Table, "let that constraint allow it"
+	switch code[:2] {
+	case "22":
+		repair = "run: ALTER TABLE " + table + " ALTER COLUMN topic TYPE text, ALTER COLUMN partition TYPE bigint"
+	case "54":
+		repair = "replace the unique index, in which such a topic has no room; run: " +
+			"CREATE UNIQUE INDEX ON " + table + " (md5(topic), partition)"
+	}
+	s.refused.err = fmt.Errorf("topic %.200q, partition %d: its messages wait, because table %s can't have its offset: %w; %s",
+		names[0].topic, names[0].partition, table, err, repair)
+	return nil
+}
+
 func split2(names []partName) (topics []string, partitions []int64) {
 	for _, n := range names {
 		topics, partitions = append(topics, n.topic), append(partitions, n.partition)
@@ -245,7 +291,7 @@ func split2(names []partName) (topics []string, partitions []int64) {
 func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, error) {
 	s.mu.Lock()
 	var open []*part
-	s.full = nil
+	s.full = s.refused.err
 	for _, p := range s.parts {
 		if !p.full(s.source.cfg.MaxHolds) {
 			open = append(open, p)
@@ -328,7 +374,7 @@ func (s *offsetSession) refuseAhead(highest, drawn int64) error {
 		if p.read.id > drawn {
 			return outbox.Permanent(fmt.Errorf("the offset of topic %q and partition %d in %s is %d, and the sequence of table %s stands "+
 				"at %d: rows up to the offset would be lost. The sequence was set back (TRUNCATE … RESTART IDENTITY, setval): with all "+
-				"relays stopped, set last_processed_id to the last id that was delivered, 0 for none",
+				"relays stopped, set last_processed_id to the last id that was delivered, or delete that offset if none was",
 				name.topic, name.partition, t.mapping.Offsets.Table, p.read.id, t.name, drawn))
 		}
 	}
@@ -443,6 +489,10 @@ func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) 
 	topics, partitions := split2(names)
 	move := func(db execer) error {
 		tag, err := db.Exec(ctx, s.offsets.move, topics, partitions, transactions, ids, token)
+		if sqlstate.Of(err) == "22003" {
+			return outbox.Permanent(fmt.Errorf("move the offsets: %w: run: ALTER TABLE %s ALTER COLUMN last_processed_id TYPE bigint",
+				err, s.table.mapping.Offsets.Table))
+		}
 		if err != nil {
 			return fmt.Errorf("move the offsets: %w", explain(err))
 		}
@@ -484,11 +534,11 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o, nil); err != nil {
+	if err := s.marks.queue(conn, b, o, &outcomes{}); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("keep dead letters: %w", explain(err))
+		return fmt.Errorf("keep dead letters: %w", s.table.explainDead(err))
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("keep dead letters: %w", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,6 +68,15 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 				mapping.ErrMapping, info.TableName(), column))
 		}
 	}
+	const keys = "of one topic and partition: two of them would share one. Run: ALTER TABLE %s ALTER COLUMN %s TYPE %s"
+	if c := info.Column("topic"); c.Folds || c.Base != "text" && !strings.HasPrefix(c.Base, "character varying") {
+		return nil, outbox.Permanent(fmt.Errorf("%w: column \"topic\" of table %s is of type %s, by which an offset is not that "+keys,
+			mapping.ErrMapping, info.TableName(), c.Type, info.TableName(), "topic", `text COLLATE "default"`))
+	}
+	if c := info.Column("partition"); c.Kind != mapping.KindInteger {
+		return nil, outbox.Permanent(fmt.Errorf("%w: column \"partition\" of table %s is of type %s, by which an offset is not that "+keys,
+			mapping.ErrMapping, info.TableName(), c.Type, info.TableName(), "partition", "bigint USING partition::bigint"))
+	}
 	return newOffsets(t, info, byTransaction, owner, cfg), nil
 }
 
@@ -75,7 +85,7 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	name := info.TableName().String()
 	o := &offsets{owner: info.Column("owner") != nil}
 	transaction := info.Column("last_processed_transaction_id") != nil
-	group := fmt.Sprintf("o.partition %% %d = %d", cfg.Groups, cfg.Group)
+	group := inGroup("o.partition", cfg)
 	// groups of an earlier number have left rows without a topic as well
 	itself := fmt.Sprintf("o.topic = '' AND o.partition = %d", cfg.Group)
 	token := fmt.Sprintf("(to_timestamp(0) + %%s::bigint * interval '1 microsecond')::%s", info.Column("available_after").Base)
@@ -90,7 +100,12 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 		free, setOwner = "("+free+" OR o.owner = $1)", ", owner = $1"
 	}
 	o.all = fmt.Sprintf("SELECT %s AND $1::text IS NOT NULL FROM %s o WHERE %s ORDER BY o.topic, o.partition FOR UPDATE", free, name, group)
-	columns, values := "topic, partition, last_processed_id, available_after", "%s, %s, 0, %s"
+	// An id may be 0 or negative.
+	first := map[string]string{"smallint": "-32768", "integer": "-2147483648"}[info.Column("last_processed_id").Base]
+	if first == "" {
+		first = "'-9223372036854775808'"
+	}
+	columns, values := "topic, partition, last_processed_id, available_after", "%s, %s, "+first+", %s"
 	if transaction {
 		columns, values = columns+", last_processed_transaction_id", values+", '0'::xid8"
 	}
@@ -145,6 +160,11 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	return o
 }
 
+// inGroup is whether a partition, which may be negative, belongs to the group.
+func inGroup(partition string, cfg Config) string {
+	return fmt.Sprintf("(%s %% %[2]d + %[2]d) %% %[2]d = %[3]d", partition, cfg.Groups, cfg.Group)
+}
+
 // drawnSQL is the last number that the sequence of c has drawn, at least that of every row that the statement sees. It
 // is NULL if the sequence has drawn none, or if this role may not read it.
 func drawnSQL(c *mapping.TableColumn) string {
@@ -156,7 +176,7 @@ func drawnSQL(c *mapping.TableColumn) string {
 func pairsSQL(t *table, cfg Config) string {
 	m := &t.mapping.Offsets
 	var columns, names string
-	group := fmt.Sprintf("p.partition %% %d = %d", cfg.Groups, cfg.Group)
+	group := inGroup("p.partition", cfg)
 	switch {
 	case m.Topic != "" && m.Partition != "":
 		columns, names = column(m.Topic)+" AS topic, "+column(m.Partition)+" AS partition", "topic, partition"
@@ -173,6 +193,10 @@ func pairsSQL(t *table, cfg Config) string {
 	}
 	if m.Partition == "" {
 		partition, group = fmt.Sprintf("%d::bigint", cfg.Group), "true"
+	}
+	if c := t.info.Column(m.Topic); c != nil && c.Folds { // one step of the walk would pass all spellings of a topic
+		return fmt.Sprintf("SELECT %s, %s FROM (SELECT DISTINCT %s FROM %s m) p WHERE %s", topic, partition,
+			strings.Replace(columns, column(m.Topic), textOf(m.Topic), 1), t.name, group)
 	}
 	var order, after string
 	switch names {
@@ -192,6 +216,9 @@ func pairsSQL(t *table, cfg Config) string {
 	SELECT n.* FROM p, LATERAL (SELECT %s FROM %s m WHERE %s ORDER BY %s LIMIT 1) n
 ) SELECT %s, %s FROM p WHERE %s`, columns, t.name, order, columns, t.name, after, order, topic, partition, group)
 }
+
+// textOf is a topic as a text that equals no other text.
+func textOf(name string) string { return column(name) + `::text COLLATE "C"` }
 
 // foreignSQL is whether the offset o, or a row of its topic and partition, has the number of a transaction that has not
 // begun in this cluster: both came by a dump from one that was further.
@@ -213,7 +240,9 @@ func foreignSQL(t *table) string {
 func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) string {
 	// In a session that isn't ours, a policy would hide rows without an error, and the offset would pass them.
 	where := "NOT row_security_active(" + schema.QuoteLiteral(t.name) + "::regclass)"
-	if m.Topic != "" {
+	if c := t.info.Column(m.Topic); c != nil && c.Folds {
+		where += fmt.Sprintf(" AND %s = o.topic::%s AND %s = o.topic", column(m.Topic), c.Base, textOf(m.Topic))
+	} else if c != nil {
 		where += " AND " + column(m.Topic) + " = o.topic"
 	}
 	shard := shardSQL(t)

@@ -31,6 +31,7 @@ type outcomes struct {
 type mark struct {
 	id        string
 	token     string
+	identity  int64     // of the row that was read
 	message   outbox.ID // message and partition are set only for a delivered row
 	partition *string   // the partition that the broker has reported
 	attempts  int
@@ -38,7 +39,8 @@ type mark struct {
 	blocked   bool
 	reason    relay.Reason
 	err       error
-	again     time.Time // of a mark that the server has refused: the earliest time of the next try
+	again     time.Time // of a mark that was refused or undone: the earliest time of the next try
+	undone    bool      // the row was there, and has not got the mark
 }
 
 func (o *outcomes) empty() bool { return len(o.delivered)+len(o.waiting)+len(o.dead) == 0 }
@@ -103,7 +105,7 @@ func split(s relay.Settlement, entries []entry) *settled {
 func (x *settled) of(o *outcomes, entries []entry, always bool) {
 	for _, e := range entries {
 		if h := x.hold[e.ref]; h != nil {
-			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked {
+			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked && !h.Delivery.Blocked {
 				o.waiting = append(o.waiting, holdMark(e, h))
 			}
 			continue
@@ -112,7 +114,7 @@ func (x *settled) of(o *outcomes, entries []entry, always bool) {
 			o.dead = append(o.dead, deadMark(e, d))
 			continue
 		}
-		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, message: e.message})
+		o.delivered = append(o.delivered, mark{id: e.id, token: e.token, identity: e.identity, message: e.message})
 	}
 }
 
@@ -135,7 +137,7 @@ func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 	}
 	for _, d := range x.HeldDelivered {
 		if was, o := find(d); o != nil {
-			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, message: was.message})
+			o.delivered = append(o.delivered, mark{id: was.id, token: was.token, identity: was.identity, message: was.message})
 		}
 	}
 	for i := range x.HeldRetry {
@@ -151,16 +153,22 @@ func (x *settled) held(h *holds, of func(lane string) *outcomes) {
 }
 
 func holdMark(e entry, h *relay.Hold) mark {
-	m := mark{id: e.id, token: e.token, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
+	m := mark{id: e.id, token: e.token, identity: e.identity, attempts: h.Delivery.Attempts, blocked: h.Blocked, err: h.Err}
 	if !h.RetryAt.IsZero() {
 		wait := max(time.Until(h.RetryAt), 0)
-		m.wait = &wait
+		if wait < never || h.Err != nil {
+			m.wait = &wait
+		}
 	}
 	return m
 }
 
+// never is a wait that only a time without an end leads to, in the column for when a message may be delivered. It isn't
+// written as the time of the next attempt: somebody may give the row another one.
+const never = 200 * 365 * 24 * time.Hour
+
 func deadMark(e entry, d *relay.Dead) mark {
-	return mark{id: e.id, token: e.token, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
+	return mark{id: e.id, token: e.token, identity: e.identity, attempts: d.Delivery.Attempts, reason: d.Reason, err: d.Err}
 }
 
 // remember records in holds what a settlement has stored.
@@ -188,6 +196,7 @@ type statements struct {
 	fence  string // condition that a row is still claimed by o.token; empty: the strategy has no claims
 	locked bool   // the transaction has already locked the rows
 	still  string // $1 ids, $2 tokens: those that still have to be marked
+	undone string // $1 ids: those of rows that wait
 }
 
 // errNoPlace is the error of a dead letter whose table has no place for it.
@@ -213,6 +222,8 @@ func newStatements(t *table, copied, locked bool, fence string, r *receipts, log
 		s.waiting = s.waitingSQL()
 	}
 	s.dead = s.deadSQL(copied)
+	s.undone = fmt.Sprintf("SELECT o.id FROM %s m JOIN unnest($1::text[]) o (id) ON %s = o.id::%s WHERE %s", t.name, t.id, t.idType,
+		t.mapping.Unsettled())
 	waits := t.waiting
 	if fence != "" {
 		waits = "true"
@@ -240,7 +251,7 @@ func (s *statements) doneSQL() string {
 		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
 	}
 	if m.Done.How == mapping.DoneDelete {
-		return s.on(rows, "DELETE FROM %s m USING %s WHERE %s")
+		return s.on(rows, "DELETE FROM %s m USING %s WHERE %s", "true")
 	}
 	var set assignments
 	switch m.Done.How {
@@ -260,20 +271,29 @@ func (s *statements) doneSQL() string {
 		p := t.info.Column(m.Done.Partition)
 		set.set(p.Name, fmt.Sprintf("coalesce(o.partition::%s, %s)", p.Type, column(p.Name)))
 	}
-	return s.on(rows, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
+	return s.on(rows, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", s.settledSQL())
 }
 
 // verbatim joins assignments for use in a format.
 func verbatim(set assignments) string { return strings.ReplaceAll(strings.Join(set, ", "), "%", "%%") }
 
-// on completes a statement that changes the rows m of the list o and returns their ids. format gets the table, the list
-// and the condition.
-func (s *statements) on(list, format string) string {
+// on completes a statement that changes the rows m of the list o. format gets the table, the list and the condition.
+// took is the condition that a row has got its mark. The statement returns the ids of the rows that were there and
+// could be locked, and of those that have got it: see marked.
+func (s *statements) on(list, format, took string) string {
 	t := s.table
+	const ids = "(SELECT array_agg(u.id) FROM u WHERE u.took)"
 	if s.locked {
-		return fmt.Sprintf(format, t.name, list, s.same()) + " RETURNING o.id"
+		return "WITH u AS (" + fmt.Sprintf(format, t.name, list, s.same()) + " RETURNING o.id, " + took +
+			" AS took) SELECT $1::text[], " + ids
 	}
-	return lockFirst(t, list, s.same()) + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") + " RETURNING o.id"
+	return lockFirst(t, list, s.same()) + ", u AS (" + fmt.Sprintf(format, t.name, "l o", t.id+" = o.o_id") +
+		" RETURNING o.id, " + took + " AS took) SELECT (SELECT array_agg(l.id) FROM l), " + ids
+}
+
+// settledSQL is the condition that a row m doesn't wait any more.
+func (s *statements) settledSQL() string {
+	return "(" + s.table.mapping.Unsettled() + ") IS NOT TRUE"
 }
 
 // lockFirst begins a statement with l: the rows m of a list o that fulfil a condition and that no other transaction has
@@ -283,13 +303,22 @@ func lockFirst(t *table, list, condition string) string {
 		t.id, list, t.name, condition)
 }
 
-// same is the condition that m is the row o, and is still ours.
+// same is the condition that m is the row o, and is still ours. A claim tells the row from another that has got its id
+// since; without claims the token is the row's identity.
 func (s *statements) same() string {
 	same := fmt.Sprintf("%s = o.id::%s", s.table.id, s.table.idType)
 	if s.fence != "" {
-		same += " AND " + s.fence
+		return same + " AND " + s.fence
 	}
-	return same
+	return same + " AND " + s.table.identitySQL() + " = o.token"
+}
+
+// told is what same compares with.
+func (s *statements) told(c *columns) []*int64 {
+	if s.fence != "" {
+		return c.tokens
+	}
+	return c.identity
 }
 
 func (s *statements) waitingSQL() string {
@@ -318,7 +347,7 @@ func (s *statements) waitingSQL() string {
 	}
 	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, "+
 		"attempts, wait, blocked, error)",
-		"UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
+		"UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", "true")
 }
 
 func ptr(s string) *string { return &s }
@@ -354,19 +383,22 @@ func (s *statements) deadSQL(copied bool) string {
 		set.set(m.Done.AckAt, "now()")
 		set.set(m.Done.UpdatedAt, "now()")
 		set.set(m.Claim.Owner, "NULL")
-		return s.on(outcome, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s")
+		return s.on(outcome, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", s.settledSQL())
 	case t.dead == nil:
 		return ""
 	}
 	// The description of the last attempt in the dead letter replaces the row's own.
-	values := make(map[string]string)
-	for _, c := range t.info.Columns {
-		values[c.Name] = "g." + schema.QuoteIdentifier(c.Name)
+	values, columns := make(map[string]string), ""
+	for i, c := range t.info.Columns {
+		if t.dead.Column(c.Name) != nil || slices.Contains([]string{m.ID, m.MessageID, m.Payload}, c.Name) {
+			values[c.Name] = fmt.Sprintf("l.c%d", i)
+			columns += fmt.Sprintf(", %s AS c%d", column(c.Name), i)
+		}
 	}
-	for name, value := range map[string]string{"reason": "o.reason",
-		"error": cut(t.dead, "error"), "attempts": "o.attempts", "dead_at": "now()",
-		m.Failure.Error: cut(t.dead, m.Failure.Error), m.Failure.Attempts: "o.attempts"} {
-		values[name] = value
+	for name, value := range map[string]string{"reason": "l.reason",
+		"error": cut(t.dead, "error"), "attempts": "l.attempts", "dead_at": "now()",
+		m.Failure.Error: cut(t.dead, m.Failure.Error), m.Failure.Attempts: "l.attempts"} {
+		values[name] = strings.Replace(value, "o.error", "l.error", 1)
 	}
 	var names, from []string
 	for _, c := range t.dead.Columns {
@@ -374,22 +406,27 @@ func (s *statements) deadSQL(copied bool) string {
 			names, from = append(names, schema.QuoteIdentifier(c.Name)), append(from, value)
 		}
 	}
-	with, list := "WITH ", outcome
-	taken := "DELETE FROM %s m USING %s WHERE %s RETURNING m.*"
-	if copied {
-		taken = "SELECT m.* FROM %s m JOIN %s ON %s"
+	list := fmt.Sprintf("SELECT o.*, %s AS o_id%s FROM %s JOIN %s m ON %s", t.id, columns, outcome, t.name, s.same())
+	end := "SELECT (SELECT array_agg(l.id) FROM l), (SELECT array_agg(l.id) FROM l WHERE " + t.keptSQL("n") + " = 0)"
+	if !copied {
+		list += " FOR UPDATE OF m SKIP LOCKED"
+		end = fmt.Sprintf(", u AS (DELETE FROM %s m USING l WHERE %s = l.o_id AND %s = 0 RETURNING l.id) "+
+			"SELECT (SELECT array_agg(l.id) FROM l), (SELECT array_agg(u.id) FROM u)", t.name, t.id, t.keptSQL("n"))
 	}
-	condition := s.same()
-	if !copied && !s.locked {
-		with, list, condition = lockFirst(t, outcome, condition)+", ", "l o", t.id+" = o.o_id"
-	}
-	return fmt.Sprintf(`%so AS MATERIALIZED (SELECT * FROM %s), g AS (%s), d AS (
-INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g JOIN o ON g.%s = o.id::%s WHERE %s
-) SELECT g.%s::text FROM g`,
-		with, list, fmt.Sprintf(taken, t.name, "o", condition), t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "),
-		schema.QuoteIdentifier(m.ID), t.idType, t.notDeadYet(func(name string) string {
-			return values[name]
-		}), schema.QuoteIdentifier(m.ID))
+	return fmt.Sprintf("WITH l AS MATERIALIZED (%s), n AS MATERIALIZED (SELECT l.* FROM l WHERE %s), k AS (\n"+
+		"INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM n l RETURNING 1) %s",
+		list, t.notDeadYet(func(name string) string { return values[name] }),
+		t.dead.TableName(), strings.Join(names, ", "), strings.Join(from, ", "), end)
+}
+
+// notKept is in the error of keptSQL.
+const notKept = "the table for dead letters has not kept "
+
+// keptSQL is 0 if all rows of news are among those that an INSERT has returned, k. Otherwise it is an error of the
+// server's, so that nothing of the statement's transaction remains: a trigger can drop a row without an error.
+func (t *table) keptSQL(news string) string {
+	return fmt.Sprintf("(SELECT CASE WHEN missing = 0 THEN 0 ELSE format('%s%%s', missing)::integer END "+
+		"FROM (SELECT (SELECT count(*) FROM %s) - (SELECT count(*) FROM k) AS missing) kept)", notKept, news)
 }
 
 // notDeadYet is the condition that the dead-letter table doesn't have the message yet: after a crash the message can be
@@ -415,35 +452,39 @@ func (t *table) notDeadYet(value func(name string) string) string {
 }
 
 // queue adds the statements that store o to a batch: one round trip, one transaction. When the batch is closed, left
-// has what could not be stored. left may be nil.
+// has what was not stored.
 func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) error {
 	add := func(marks []mark, sql string, left *[]mark, args ...any) {
-		q := b.Queue(sql, args...)
-		if left == nil {
-			return
-		}
-		q.Query(func(rows pgx.Rows) error {
-			ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if len(ids) < len(marks) {
-				*left = only(marks, ids, false)
+		b.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+			var there, marked []string
+			if err := row.Scan(&there, &marked); err != nil {
+				return err
 			}
-			return err
+			*left = append(*left, unmarked(marks, there, marked)...)
+			return nil
 		})
-	}
-	if left == nil {
-		left = &outcomes{}
 	}
 	if len(o.delivered) > 0 && s.done != "" {
 		add(o.delivered, s.done, &left.delivered, s.doneArgs(o.delivered)...)
+		if s.table.follows.Load() {
+			b.Queue(s.undone, newColumns(o.delivered).ids).Query(func(rows pgx.Rows) error {
+				ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				for _, m := range only(only(o.delivered, ids, true), idsOf(left.delivered), false) {
+					m.undone = true
+					left.delivered = append(left.delivered, m)
+				}
+				return err
+			})
+		}
 	}
 	if len(o.waiting) > 0 && s.waiting != "" {
-		add(o.waiting, s.waiting, &left.waiting, waitingArgs(conn, o.waiting)...)
+		add(o.waiting, s.waiting, &left.waiting, s.waitingArgs(conn, o.waiting)...)
 	}
 	if len(o.dead) > 0 {
 		if s.dead == "" {
 			return relay.Final(fmt.Errorf("%w (table %s, id %s: %w)", errNoPlace, s.table.name, o.dead[0].id, o.dead[0].err))
 		}
-		add(o.dead, s.dead, &left.dead, deadArgs(conn, o.dead)...)
+		add(o.dead, s.dead, &left.dead, s.deadArgs(conn, o.dead)...)
 	}
 	return nil
 }
@@ -451,19 +492,36 @@ func (s *statements) queue(conn *pgx.Conn, b *pgx.Batch, o, left *outcomes) erro
 func (s *statements) doneArgs(marks []mark) []any {
 	c := newColumns(marks)
 	if s.receipts == nil {
-		return []any{c.ids, c.tokens}
+		return []any{c.ids, s.told(c)}
 	}
-	return []any{c.ids, c.tokens, s.receipts.take(marks)}
+	return []any{c.ids, s.told(c), s.receipts.take(marks)}
 }
 
-func waitingArgs(conn *pgx.Conn, marks []mark) []any {
+func (s *statements) waitingArgs(conn *pgx.Conn, marks []mark) []any {
 	c := newColumns(marks)
-	return []any{c.ids, c.tokens, c.attempts, c.waits, c.blocked, notes(conn, marks)}
+	return []any{c.ids, s.told(c), c.attempts, c.waits, c.blocked, notes(conn, marks)}
 }
 
-func deadArgs(conn *pgx.Conn, marks []mark) []any {
+func (s *statements) deadArgs(conn *pgx.Conn, marks []mark) []any {
 	c := newColumns(marks)
-	return []any{c.ids, c.tokens, c.attempts, c.reasons, notes(conn, marks)}
+	return []any{c.ids, s.told(c), c.attempts, c.reasons, notes(conn, marks)}
+}
+
+// unmarked returns the marks that rows have not got: of rows that were not there, or that another transaction has
+// locked, and of those that were there, which something has undone.
+func unmarked(marks []mark, there, marked []string) (left []mark) {
+	if len(marked) == len(marks) {
+		return nil
+	}
+	left = only(marks, marked, false)
+	undone := make(map[string]bool, len(there))
+	for _, id := range there {
+		undone[id] = true
+	}
+	for i := range left {
+		left[i].undone = undone[left[i].id]
+	}
+	return left
 }
 
 // only returns the marks whose ids are in the list, or, if listed is false, the other marks.
@@ -495,7 +553,7 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 	}
 	fresh, alone := o.among(again, false), o.among(again, true)
 	left, err := s.write(ctx, conn, &fresh)
-	if refuses(err) {
+	if refuses(err, &fresh) {
 		left, alone, err = outcomes{}, fresh.and(alone), nil
 	}
 	if err != nil {
@@ -505,10 +563,11 @@ func (s *statements) store(ctx context.Context, conn *pgx.Conn, o *outcomes, lat
 	if err != nil {
 		return err
 	}
+	refused = refused.and(s.postpone(&left))
 	left = left.and(locked)
 	if all := left.all(); len(all) > 0 {
 		c := newColumns(all)
-		rows, err := conn.Query(ctx, s.still, c.ids, c.tokens)
+		rows, err := conn.Query(ctx, s.still, c.ids, s.told(c))
 		if err != nil {
 			return fmt.Errorf("look for rows that are locked: %w", explain(err))
 		}
@@ -530,7 +589,41 @@ func (s *statements) write(ctx context.Context, conn *pgx.Conn, o *outcomes) (le
 	if err := s.queue(conn, b, o, &left); err != nil {
 		return left, err
 	}
-	return left, send(ctx, conn, b)
+	err = send(ctx, conn, b)
+	if err != nil && len(o.dead) > 0 && s.table.dead != nil {
+		err = s.table.explainDead(err)
+	}
+	return left, err
+}
+
+// postpone takes out of left the marks that were undone, and logs the first of them.
+func (s *statements) postpone(left *outcomes) (undone outcomes) {
+	took := func(marks []mark) (some, others []mark) {
+		for _, m := range marks {
+			if !m.undone {
+				others = append(others, m)
+				continue
+			}
+			if m.again.IsZero() && undone.empty() && some == nil {
+				s.logger.Error("nothing more is read: the message is sent again when the relay restarts", "table", s.table.name, "id", m.id,
+					"error", s.table.errUndone())
+			}
+			m.again = time.Now().Add(againAfter)
+			some = append(some, m)
+		}
+		return some, others
+	}
+	undone.delivered, left.delivered = took(left.delivered)
+	undone.waiting, left.waiting = took(left.waiting)
+	undone.dead, left.dead = took(left.dead)
+	return undone
+}
+
+// errUndone is the error of rows that were there and could be marked, and yet don't have their marks.
+func (t *table) errUndone() error {
+	return fmt.Errorf("table %s doesn't keep the marks of its rows, so they would be sent again and again: one of its triggers undoes "+
+		"them, by RETURN OLD, by RETURN NULL, or by setting the column back: have it let the relay's changes pass. Then the "+
+		"relay goes on by itself", t.name)
 }
 
 // againAfter is the pause before a refused mark is tried again: a person has to repair something first. Tests shorten
@@ -553,8 +646,9 @@ func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (l
 		})
 		switch {
 		case err == nil:
+			refused = refused.and(s.postpone(&locked))
 			left = left.and(locked)
-		case !refuses(err):
+		case !refuses(err, &one):
 			return left, refused, err
 		default:
 			if m.again.IsZero() {
@@ -570,10 +664,11 @@ func (s *statements) singly(ctx context.Context, conn *pgx.Conn, o *outcomes) (l
 	return left, refused, nil
 }
 
-// refuses reports whether an error is the server's answer about a row: about its values, a constraint, or an error
-// raised by a trigger of the table's owner.
-func refuses(err error) bool {
-	return schema.IsDataError(err) || strings.HasPrefix(sqlstate.Of(err), "P0")
+// refuses reports whether an error of storing o is the server's answer about a row: about its values, a constraint, an
+// error raised by a trigger of the table's owner, or, of a dead letter, that it can't be kept.
+func refuses(err error, o *outcomes) bool {
+	code := sqlstate.Of(err)
+	return schema.IsDataError(err) || strings.HasPrefix(code, "P0") || len(o.dead) > 0 && (code == "42501" || code == "0A000")
 }
 
 // later is what could not be stored because another transaction, such as a writer's, has locked the rows, or because
@@ -624,6 +719,11 @@ func (l *later) renew(tokens map[string]string) {
 	})
 }
 
+// undone reports whether marks are left that something undoes.
+func (l *later) undone() bool {
+	return slices.ContainsFunc(l.all(), func(m mark) bool { return m.undone })
+}
+
 // known adds the ids to those that a poll leaves out.
 func (l *later) known(ids []string) []string { return append(ids, idsOf(l.all())...) }
 
@@ -645,6 +745,20 @@ func send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	return nil
 }
 
+// explainDead is explain for a statement that keeps dead letters.
+func (t *table) explainDead(err error) error {
+	switch code := sqlstate.Of(err); {
+	case code == "42501" && t.lacks != "":
+		return outbox.Permanent(fmt.Errorf("%w: a dead letter is copied to %s, and this role lacks a right for that: %s", err,
+			t.dead.TableName(), t.lacks))
+	case code == "0A000", code == "22P02" && strings.Contains(err.Error(), notKept):
+		return outbox.Permanent(fmt.Errorf("%w: table %s drops a row without an error, so the dead letter stays where it is: one of "+
+			"its triggers returns NULL, or a rule rewrites the INSERT: have it let the row pass, or name another table in "+
+			"failure.dead_table", err, t.dead.TableName()))
+	}
+	return explain(err)
+}
+
 // explain adds to a server's error what to do about it.
 func explain(err error) error {
 	switch sqlstate.Of(err) {
@@ -656,6 +770,9 @@ func explain(err error) error {
 	case "23505":
 		return outbox.Permanent(fmt.Errorf("%w: another message has this key already; if that is in the table for "+
 			"dead letters, ids were used twice: move its row away, or leave out the unique index there", err))
+	case "0A000":
+		return outbox.Permanent(fmt.Errorf("%w: a rule of the table rewrites the statements by which a relay marks rows: "+
+			"use a trigger instead", err))
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
 	}
@@ -665,7 +782,8 @@ func explain(err error) error {
 // columns are outcomes as the statements unnest them.
 type columns struct {
 	ids      []string
-	tokens   []*int64
+	tokens   []*int64 // of claims
+	identity []*int64 // of rows
 	attempts []int32
 	waits    []*int64
 	blocked  []bool
@@ -681,7 +799,7 @@ func newColumns(marks []mark) *columns {
 		if n, err := strconv.ParseInt(m.token, 10, 64); err == nil {
 			token = &n
 		}
-		c.tokens = append(c.tokens, token)
+		c.tokens, c.identity = append(c.tokens, token), append(c.identity, &m.identity)
 		c.attempts = append(c.attempts, int32(min(m.attempts, 1<<15-1))) // the column may be a smallint
 		var wait *int64
 		if m.wait != nil {

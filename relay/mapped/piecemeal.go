@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -68,7 +69,7 @@ func (t *table) attempt(ctx context.Context, conn *pgx.Conn, f func() error) err
 		return err
 	}
 	err := f()
-	if err != nil && !refuses(err) {
+	if err != nil && sqlstate.Of(err) == "" { // no answer of the server's
 		return err
 	}
 	end := "RELEASE SAVEPOINT outbox_attempt"

@@ -143,7 +143,7 @@ func (p *probe) sample(ctx context.Context, rows []row) ([]mark, error) {
 		return nil, nil
 	}
 	wait := time.Minute
-	return []mark{{id: rows[0].id, token: rows[0].token, attempts: 1, wait: &wait, reason: relay.ReasonRefused,
+	return []mark{{id: rows[0].id, token: rows[0].token, identity: rows[0].identity, attempts: 1, wait: &wait, reason: relay.ReasonRefused,
 		err: errors.New("a probe tries how a failure is recorded, and takes it back")}}, nil
 }
 
@@ -164,9 +164,9 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 		still     string // the condition that the row has not got the outcome
 	}{
 		{"mark a row as delivered", s.done, s.doneArgs(marks), waits},
-		{"mark a row for another attempt", s.waiting, waitingArgs(p.conn, marks), "NOT (" + waits + ")"},
-		{"mark a row as blocked", s.waiting, waitingArgs(p.conn, blocked), "NOT (" + waits + ")"},
-		{bury, s.dead, deadArgs(p.conn, marks), waits},
+		{"mark a row for another attempt", s.waiting, s.waitingArgs(p.conn, marks), "NOT (" + waits + ")"},
+		{"mark a row as blocked", s.waiting, s.waitingArgs(p.conn, blocked), "NOT (" + waits + ")"},
+		{bury, s.dead, s.deadArgs(p.conn, marks), waits},
 	} {
 		if o.sql == "" {
 			continue // the mapping has no column for it
@@ -177,11 +177,8 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 			}
 		}
 		err := p.under(ctx, func() error {
-			rows, err := p.conn.Query(ctx, o.sql, o.args...)
-			if err != nil {
-				return explain(err)
-			}
-			ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			var there, ids []string
+			err := p.conn.QueryRow(ctx, o.sql, o.args...).Scan(&there, &ids)
 			if err != nil || len(marks) == 0 {
 				return explain(err)
 			}
@@ -220,7 +217,11 @@ func (p *probe) reservations(ctx context.Context, c *claims, marks []mark) error
 	for _, o := range []struct{ what, sql string }{
 		{"renew reservations", c.renew}, {"claim rows again", c.again}, {"give reservations up", c.release},
 	} {
-		err := p.under(ctx, func() error { return p.exec(ctx, o.sql, columns.ids, columns.tokens) })
+		args := []any{columns.ids, columns.tokens}
+		if o.sql == c.again {
+			args = append(args, columns.blocked, columns.identity)
+		}
+		err := p.under(ctx, func() error { return p.exec(ctx, o.sql, args...) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", o.what, err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -44,6 +45,7 @@ type reader struct {
 
 	// claims means that the scans are those of claimSQL, and have $4: lanes to leave out.
 	claims bool
+	drawn  int64   // what the sequence had drawn at the last look
 	crowd  []int64 // lanes that the next scan leaves out
 	hidden int64   // the first hidden row that the last scan saw
 	news   bool    // it had not been seen before, so polling again soon is worth it
@@ -58,7 +60,7 @@ func (s *session) newReader(pageBytes int, scan func(from string) string) *reade
 	r := &reader{conn: s.reading, table: t, free: &s.free, horizon: newHorizon(t)}
 	r.page = pageSize{least: minPage, pageBytes: pageBytes}
 	if t.along == alongSequence {
-		r.look = t.lookSQL()
+		r.look = fmt.Sprintf("SELECT l.*, %s FROM (%s) l", drawnSQL(t.ordered()), t.lookSQL())
 	}
 	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
 	return r
@@ -122,6 +124,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 	b.Queue(scan, args...)
 
 	highest, writers := int64(math.MinInt64), []string(nil)
+	var drawn *int64
 	seen := sight{hidden: math.MaxInt64}
 	var extra readExtra
 	if r.claims {
@@ -132,7 +135,7 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 		_, err = results.Exec()
 	}
 	if err == nil && r.look != "" {
-		err = results.QueryRow().Scan(&highest, &writers)
+		err = results.QueryRow().Scan(&highest, &writers, &drawn)
 	}
 	if err == nil {
 		answer, _ := results.Query() // its error is returned with the rows
@@ -141,10 +144,20 @@ func (r *reader) pollFor(ctx context.Context, limit int, own []uint32,
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
+	if err == nil && drawn != nil {
+		if *drawn < r.drawn { // what it draws now is behind the bound, where no order is kept
+			err = fmt.Errorf("the sequence of table %s was set back: the session ends, and the next one reads the table "+
+				"from the beginning", r.table.name)
+		}
+		r.drawn = *drawn
+	}
 	if err != nil {
 		return ds, rows, fmt.Errorf("poll: %w", explain(err))
 	}
 	if r.claims {
+		if seen.taken > 0 && len(rows) == 0 && seen.crowd == nil {
+			return nil, nil, outbox.Permanent(r.table.errUndone()) // what was found could be locked, and not be claimed
+		}
 		sort.Sort(byPlace{ds, rows}) // UPDATE … RETURNING returns rows in no order
 		r.crowd = nil
 		if seen.taken == limit {

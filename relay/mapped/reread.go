@@ -3,7 +3,6 @@ package mapped
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -39,8 +38,8 @@ func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken 
 	if len(taken) == len(list) {
 		return nil, nil
 	}
-	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s",
-		t.id, t.name, t.id, t.idType, waits), holdIDs(list))
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT %s::text FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s AND %s = ANY($2::bigint[])",
+		t.id, t.name, t.id, t.idType, waits, t.identitySQL()), holdIDs(list), identities(list))
 	if err != nil {
 		return nil, fmt.Errorf("read rows again: %w", explain(err))
 	}
@@ -69,23 +68,34 @@ func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (r
 	if err != nil {
 		return nil, err
 	}
-	there := make(map[string]*relay.Delivery, len(ds))
+	there, known := make(map[string]*relay.Delivery, len(ds)), make(map[string]int64, len(ds))
 	for i := range ds {
-		there[rows[i].id] = &ds[i]
+		there[rows[i].id], known[rows[i].id] = &ds[i], rows[i].identity
 	}
 	for _, b := range blocked {
 		d := there[b.id]
+		if known[b.id] != b.identity {
+			d = nil
+		}
 		attempts := b.attempts
 		if t.mapping.Claim.Counts {
 			attempts-- // this row was not claimed, and was read as if it had been
 		}
 		counted := t.mapping.Failure.Attempts != "" && d != nil && d.Attempts < attempts
-		timed := t.mapping.Failure.NextAttempt != "" && d != nil && d.DeliverAt.Before(time.Now().AddDate(1000, 0, 0))
+		timed := t.mapping.Failure.NextAttempt != "" && d != nil && !d.Blocked && (d.Invalid == nil || d.Attempts > 0)
 		if d == nil || counted || timed {
 			refs = append(refs, b.ref)
 		}
 	}
 	return refs, nil
+}
+
+func identities(list []hold) []int64 {
+	all := make([]int64, len(list))
+	for i := range list {
+		all[i] = list[i].identity
+	}
+	return all
 }
 
 func holdIDs(list []hold) []string {

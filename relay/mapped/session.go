@@ -187,7 +187,7 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 	if err := s.storeLater(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.full = s.source.fullOf(s.holds.size() + len(s.later.all())); s.full != nil {
+	if s.full = s.fullBecause(); s.full != nil {
 		s.pace.polled(false, false)
 		return nil, nil, nil
 	}
@@ -202,6 +202,14 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 		s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
 	}
 	return ds, rows, err
+}
+
+// fullBecause says why nothing more is read; nil if more may be.
+func (s *session) fullBecause() error {
+	if s.later.undone() {
+		return s.table.errUndone()
+	}
+	return s.source.fullOf(s.holds.size() + len(s.later.all()))
 }
 
 // known lists the rows behind from that are in flight, wait for another attempt, or are to be marked.

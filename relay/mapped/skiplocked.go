@@ -198,7 +198,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil {
 				return err
 			}
-			if s.full = s.source.fullOf(s.holds.size() + len(s.later.all())); s.full != nil {
+			if s.full = s.fullBecause(); s.full != nil {
 				return nil
 			}
 		}
@@ -337,13 +337,24 @@ func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
 	b := &pgx.Batch{}
 	b.Queue("SAVEPOINT outbox_attempt")
-	if err := s.marks.queue(conn, b, o, nil); err != nil {
+	if len(o.dead) > 0 { // the server may refuse a rule when it prepares the statement, before the batch begins
+		if err := send(ctx, conn, b); err != nil {
+			return err
+		}
+		b = &pgx.Batch{}
+	}
+	var left outcomes
+	if err := s.marks.queue(conn, b, o, &left); err != nil {
 		return err
 	}
 	b.Queue("SET CONSTRAINTS ALL IMMEDIATE")
 	b.Queue("COMMIT")
 	err := send(ctx, conn, b)
-	if !refuses(err) {
+	if err == nil {
+		s.later.set(o, s.marks.postpone(&left))
+		return nil
+	}
+	if !refuses(err, o) {
 		return err
 	}
 	if err := conn.PgConn().Exec(ctx, "ROLLBACK TO SAVEPOINT outbox_attempt; SET CONSTRAINTS ALL IMMEDIATE").Close(); err != nil {

@@ -160,6 +160,9 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	if t, err = resolve(ctx, *conns[0], s.mapping, s.strategy); err == nil && pooled != nil {
 		err = t.refuseSettings(ctx, *conns[0])
 	}
+	if err == nil {
+		err = s.sole(ctx, *conns[0], t)
+	}
 	return t, pooled, err
 }
 

@@ -198,10 +198,10 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 					r.Verdict.Next == "outbox tables requeue --blocked --destination shop"
 			})
 			list, err := admin.DeadRows(t.Context(), conn, admin.RowSelection{Destination: "shop", Blocked: true}, 0)
-			if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(r admin.DeadRow) bool { return r.Error == "too large" }) {
+			if err != nil || len(list) != 1 || list[0].Error != "too large" { // the one behind it is free when it is
 				t.Fatalf("%+v, %v", list, err)
 			}
-			if out, err := requeue(); err != nil || out.Rows != 2 {
+			if out, err := requeue(); err != nil || out.Rows != 1 {
 				t.Fatalf("%+v, %v", out, err)
 			}
 			db.seen("all is delivered", func(r *admin.Report, _ *admin.Destination) bool {

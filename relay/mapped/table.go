@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,10 +36,13 @@ type table struct {
 	headers []string
 	jsonish bool // the payload is JSON and has no column for its content type
 
-	dead *mapping.Table
+	dead  *mapping.Table
+	lacks string // what the role may not do, of what a dead letter takes
 
 	layout int64  // of the mapped columns, see layoutSQL
 	zone   string // see zoneSQL
+
+	follows *atomic.Bool // triggers run after a mark, so what they leave is looked at
 
 	controlled bool // outbox.controls is there, and may be read
 	recorded   bool // outbox.brokers is there, and may be written to
@@ -56,9 +60,12 @@ const (
 // resolve compares a mapping with the catalogue.
 func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy string) (*table, error) {
 	if strategy == mapping.Replication {
-		m.Done, m.Claim = mapping.Done{}, mapping.Claim{} // it marks nothing
+		m.Done, m.Claim, m.Offsets = mapping.Done{}, mapping.Claim{}, mapping.Offsets{} // it marks nothing
 	}
 	info, err := readTable(ctx, conn, m.Table)
+	if err == nil && strategy == mapping.Replication {
+		err = permanentMapping(info.InLog())
+	}
 	if err == nil {
 		err = permanentMapping(m.Fit(info))
 	}
@@ -68,13 +75,17 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err != nil {
 		return nil, err
 	}
-	t := &table{mapping: m, info: info, name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
+	t := &table{mapping: m, info: info, follows: new(atomic.Bool),
+		name: info.TableName().String(), id: column(m.ID), idType: info.Column(m.ID).Type}
 	if m.Failure.DeadTable != "" {
 		t.dead, err = readTable(ctx, conn, m.Failure.DeadTable)
 		if errors.Is(err, mapping.ErrMapping) {
 			err = outbox.Permanent(fmt.Errorf("the table of dead letters: %w; if it is missing, run: outbox migrate sources --apply", err))
 		}
 		if err != nil {
+			return nil, err
+		}
+		if err := t.rights(ctx, conn, strategy); err != nil {
 			return nil, err
 		}
 	}
@@ -98,6 +109,35 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 		return nil, err
 	}
 	return t, t.same(ctx, conn)
+}
+
+// rightsSQL tells which grants this role lacks to keep dead letters: for the table $1 its columns $2 that are copied,
+// and whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
+const rightsSQL = `
+SELECT concat_ws('; ',
+	'GRANT SELECT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($2::text[]) c WHERE NOT has_column_privilege($1::text, c, 'SELECT')) || ') ON ' || $1,
+	CASE WHEN $3::boolean AND NOT has_table_privilege($1::text, 'DELETE') THEN 'GRANT DELETE ON ' || $1 END,
+	'GRANT INSERT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($5::text[]) c WHERE NOT has_column_privilege($4::text, c, 'INSERT')) || ') ON ' || $4,
+	CASE WHEN NOT has_any_column_privilege($4::text, 'SELECT') THEN 'GRANT SELECT ON ' || $4 END)`
+
+// rights notes which grants for dead letters the role lacks: the server's own error names no column.
+func (t *table) rights(ctx context.Context, conn *pgx.Conn, strategy string) error {
+	copied, filled := []string{}, []string{}
+	for _, c := range t.dead.Columns {
+		same := t.info.Column(c.Name) != nil
+		if same && strategy != mapping.Replication {
+			copied = append(copied, c.Name)
+		}
+		if !c.Generated && (same || slices.Contains([]string{"reason", "error", "attempts", "dead_at"}, c.Name)) {
+			filled = append(filled, c.Name)
+		}
+	}
+	deletes := strategy != mapping.Replication && t.mapping.Done.How != ""
+	err := conn.QueryRow(ctx, rightsSQL, t.name, copied, deletes, t.dead.TableName().String(), filled).Scan(&t.lacks)
+	if err != nil {
+		return fmt.Errorf("look at the rights for dead letters: %w", explain(err))
+	}
+	return nil
 }
 
 // same returns an error if the table was changed since its description was read: then the layout isn't that of the
@@ -158,7 +198,7 @@ func (t *table) orderBy() {
 	c := t.info.Column(by)
 	terms := []string{column(by)}
 	switch {
-	case c.Kind == mapping.KindInteger && c.Sequenced && c.Cache <= 1:
+	case c.Disorder() == "":
 		t.along = alongSequence
 	case c.Kind == mapping.KindInteger, c.Kind == mapping.KindTime:
 		t.along = alongTime
@@ -251,17 +291,8 @@ func (t *table) template(s string) string {
 	return "(" + strings.Join(terms, " || ") + ")"
 }
 
-// textSQL is a column as text: what its type's output is in a session of package dial, in UTC. Booleans are true and
-// false, and what fills a char(n) up is left out. The log has the same: see logLayout.text.
-func (t *table) textSQL(name string) string {
-	switch c := t.info.Column(name); {
-	case c.Kind == mapping.KindTime && !walls(c):
-		return "regexp_replace((" + column(name) + ` AT TIME ZONE 'UTC')::text, '(\d)( BC)?$', '\1+00\2')`
-	case c.Cast:
-		return "CASE WHEN num_nulls(" + column(name) + ") = 0 THEN concat(" + column(name) + ") END"
-	}
-	return column(name) + "::text"
-}
+// textSQL is a column as text. The log has the same: see logLayout.text.
+func (t *table) textSQL(name string) string { return t.info.Column(name).TextSQL(column(name)) }
 
 // walls reports whether a column has times of a clock, in a zone that only the session knows.
 func walls(c *mapping.TableColumn) bool { return strings.HasSuffix(c.Base, "without time zone") }
@@ -309,6 +340,9 @@ func (t *table) selectLists() {
 	list[colHeaders] = text(m.Headers)
 	list[colDeliverAt] = moment(m.DeliverAt)
 	list[colNextAttempt] = moment(m.Failure.NextAttempt)
+	if freed := m.Freed(); freed != "" && m.Failure.NextAttempt != "" && !m.Claim.Counts { // a claim would count first
+		list[colNextAttempt] = fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, list[colNextAttempt])
+	}
 	list[colCreatedAt] = moment(m.CreatedAt)
 	list[colAttempts] = "0::bigint"
 	if m.Failure.Attempts != "" {
@@ -319,6 +353,7 @@ func (t *table) selectLists() {
 		}
 	}
 	list[colLayout] = t.layoutSQL()
+	list[colIdentity] = t.identitySQL()
 	for _, h := range m.HeaderColumns {
 		t.headers = append(t.headers, h.Name)
 		list = append(list, text(h.Column))
@@ -328,7 +363,7 @@ func (t *table) selectLists() {
 	key, aggregateID := list[colKey], list[colAggregateID]
 	for i, c := range list {
 		switch i {
-		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts, colLayout:
+		case colID, colBy, colDeliverAt, colNextAttempt, colCreatedAt, colAttempts, colLayout, colIdentity:
 		case colMessageID:
 			if m.MessageID != "" && t.info.Column(m.MessageID).Kind == mapping.KindText {
 				list[i] = "NULL::text"
@@ -344,6 +379,28 @@ func (t *table) selectLists() {
 	t.bare = strings.Join(list, ", ")
 	list[colKey], list[colAggregateID] = key, aggregateID
 	t.keyed = strings.Join(list, ", ")
+}
+
+// identitySQL is a number of what tells a row from another that gets its id later, after TRUNCATE … RESTART IDENTITY,
+// setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table has
+// neither.
+func (t *table) identitySQL() string {
+	m := &t.mapping
+	terms := []string{t.id + "::text"}
+	if m.MessageID != "" && m.MessageID != m.ID {
+		terms = append(terms, column(m.MessageID)+"::text")
+	}
+	switch c := t.info.Column(m.CreatedAt); {
+	case c == nil:
+	case c.Kind == mapping.KindTime:
+		terms = append(terms, "extract(epoch FROM "+column(c.Name)+")::text")
+	default:
+		terms = append(terms, column(c.Name)+"::text")
+	}
+	if len(terms) == 1 {
+		terms = append(terms, "md5("+column(m.Payload)+"::text)")
+	}
+	return fmt.Sprintf(`hashtextextended(concat_ws(' ', %s) COLLATE "C", 0)`, strings.Join(terms, ", "))
 }
 
 // lock is the pair of numbers of the table's advisory lock.

@@ -4,10 +4,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // samples has texts of values of every type whose text can be asked for, by the type.
@@ -79,6 +84,128 @@ const typesDDL = `CREATE TYPE mood AS ENUM ('fine', 'sad'); CREATE DOMAIN flag A
 	CREATE DOMAIN raw AS bytea; CREATE DOMAIN instant AS timestamptz; CREATE TYPE pair AS (f float8, d date, c char(3)); 
 	CREATE DOMAIN address AS inet;
 	CREATE TYPE at_pair AS (i int, at timestamptz);`
+
+// A value has one text, whoever reads it and by whatever way: keys decide where a message goes and behind which it
+// waits. The matrix has the log.
+func TestTheTextOfAValueDependsOnNeitherTheWayNorTheRole(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	db.Exec(typesDDL)
+	m := mapping.Mapping{Table: "vary", ID: "id", Topic: "t", Payload: "p",
+		Done: mapping.Done{How: mapping.DoneDelete}, RowsMayBeDeleted: true}
+	var columns []string
+	for name := range samples {
+		c := "c" + fmt.Sprint(len(columns))
+		columns = append(columns, fmt.Sprintf("%s %s", c, name))
+		m.HeaderColumns = append(m.HeaderColumns, mapping.HeaderColumn{Name: name, Column: c})
+	}
+	db.Exec("CREATE TABLE vary (id bigserial PRIMARY KEY, p text, " + strings.Join(columns, ", ") + ")")
+	rows := 0
+	for i := range 5 {
+		var names, values []string
+		for _, c := range columns {
+			name, as, _ := strings.Cut(c, " ")
+			if all := samples[as]; i < len(all) {
+				names, values = append(names, name), append(values, schema.QuoteLiteral(all[i])+"::"+as)
+			}
+		}
+		db.Exec("INSERT INTO vary (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(values, ", ") + ")")
+		rows++
+	}
+	texts := func(s relay.Session) (all []string) {
+		t.Helper()
+		for _, d := range read(t, s, rows) {
+			if d.Invalid != nil {
+				t.Fatal(d.Invalid)
+			}
+			for _, h := range m.HeaderColumns {
+				value, there := d.Header(h.Name)
+				all = append(all, fmt.Sprintf("%s: %q %v", h.Name, value, there))
+			}
+		}
+		return all
+	}
+	polled := func() []string {
+		t.Helper()
+		source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "one", PollIdle: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := acquired(t, source)
+		defer func() { _ = s.Close(t.Context()) }()
+		return texts(s)
+	}
+	want := polled()
+	same := func(way string, got []string) {
+		t.Helper()
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%s: %s, want %s", way, got[i], want[i])
+			}
+		}
+	}
+	for _, setting := range append(hostile, "timezone = 'Asia/Kolkata'") {
+		db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + strings.ReplaceAll(setting, "'", "''") + `', current_database()); END $$`)
+	}
+	same("by a query", polled())
+	same("by the trigger of migrate from", moved(t, db, m, rows))
+}
+
+// moved copies the rows of the table under hostile settings, and lists the headers of the messages that the trigger of
+// mapping.Move writes: half of them each time, as a message has at most 64.
+func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
+	t.Helper()
+	conn := db.Connect()
+	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]string, rows*len(m.HeaderColumns))
+	table, err := mapping.ReadTable(t.Context(), conn, mapping.TableName{Name: m.Table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for half := range 2 {
+		part := m
+		part.HeaderColumns = nil
+		for i, h := range m.HeaderColumns {
+			if i%2 == half { // no protocol carries the names of all types
+				part.HeaderColumns = append(part.HeaderColumns, mapping.HeaderColumn{Name: h.Column, Column: h.Column})
+			}
+		}
+		begin, back, err := part.Move(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Exec(begin)
+		var names []string
+		for _, h := range m.HeaderColumns {
+			names = append(names, h.Column)
+		}
+		list := strings.Join(names, ", ")
+		db.Exec("BEGIN; SET LOCAL " + strings.Join(append(hostile, "timezone = 'Asia/Kolkata'"), "; SET LOCAL ") + `;
+			INSERT INTO public.vary (p, ` + list + `) SELECT p, ` + list + ` FROM public.vary ORDER BY id; COMMIT`)
+		db.Exec(back)
+		for i, h := range m.HeaderColumns {
+			if i%2 != half {
+				continue
+			}
+			answer, _ := conn.Query(t.Context(), `SELECT coalesce(headers ->> $1, ''), headers ->> $1 IS NOT NULL FROM outbox.messages
+				ORDER BY id`, h.Column) // its error is returned with the rows
+			n := 0
+			var value string
+			var there bool
+			if _, err := pgx.ForEachRow(answer, []any{&value, &there}, func() error {
+				all[n*len(m.HeaderColumns)+i] = fmt.Sprintf("%s: %q %v", h.Name, value, there)
+				n++
+				return nil
+			}); err != nil || n != rows {
+				t.Fatalf("%d messages: %v", n, err)
+			}
+		}
+		db.Exec("TRUNCATE outbox.messages")
+	}
+	return all
+}
 
 func TestATypeWhoseTextVariesIsNoHeader(t *testing.T) {
 	t.Parallel()

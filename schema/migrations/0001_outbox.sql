@@ -50,7 +50,7 @@ CREATE TABLE outbox.messages_7 PARTITION OF outbox.messages FOR VALUES IN (7);
 -- A relay that rests holds this lock, and then writers notify it. At other times they only share the lock for the rest of
 -- their transaction, which costs about a microsecond; a NOTIFY would serialise their commits. Where the queue of
 -- notifications is filling, because a session doesn't fetch its own, nothing is added: a full queue fails commits.
-CREATE FUNCTION outbox.wake() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+CREATE FUNCTION outbox.wake() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify('outbox_wake', '');
@@ -293,7 +293,7 @@ CREATE TABLE outbox.audit (
 -- header is a header's value, of an object that json can store: NULL also where the object has an escape that is no
 -- character of the database, or is nested so deeply that its INSERT had just enough stack. The operators of json make
 -- that an error, which would end a search at the first such row.
-CREATE FUNCTION outbox.header(headers json, name text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $$
+CREATE FUNCTION outbox.header(headers json, name text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(headers ->> name, (headers -> name)::text); -- as it is delivered: null is a text
 EXCEPTION WHEN data_exception OR statement_too_complex THEN
@@ -309,7 +309,7 @@ CREATE FUNCTION outbox.publish(
     topic text, payload bytea, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
     content_type text DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result uuid := coalesce(message_id, gen_random_uuid());
     name   text;
@@ -400,7 +400,7 @@ CREATE FUNCTION outbox.publish(
     topic text, payload text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
     content_type text DEFAULT NULL, deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog AS $$
+) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT outbox.publish(topic, convert_to(payload, 'UTF8'), key, headers, aggregate_type, aggregate_id, event_type,
                           content_type, deliver_at, message_id)
 $$;
@@ -409,7 +409,7 @@ CREATE FUNCTION outbox.publish(
     topic text, payload jsonb, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, event_type text DEFAULT NULL,
     content_type text DEFAULT 'application/json', deliver_at timestamptz DEFAULT NULL, message_id uuid DEFAULT NULL
-) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog AS $$
+) RETURNS uuid LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT outbox.publish(topic, convert_to(payload::text, 'UTF8'), key, headers, aggregate_type, aggregate_id, event_type,
                           content_type, deliver_at, message_id)
 $$;

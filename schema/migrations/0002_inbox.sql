@@ -74,14 +74,14 @@ CREATE TABLE outbox.sequences (
     PRIMARY KEY (topic, key)
 ) WITH (fillfactor = 50);
 
-CREATE FUNCTION outbox.next_sequence(topic text, key text) RETURNS bigint LANGUAGE sql SET search_path = pg_catalog SET row_security = off AS $$
+CREATE FUNCTION outbox.next_sequence(topic text, key text) RETURNS bigint LANGUAGE sql SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
     INSERT INTO outbox.sequences AS s (topic, key, last) VALUES ($1, $2, 1)
     ON CONFLICT ON CONSTRAINT sequences_pkey DO UPDATE SET last = s.last + 1 RETURNING s.last
 $$;
 
 -- inbox_id makes an id of a deduplication key: the text itself if it is a UUID, else the beginning of its
 -- SHA-256 as a UUID of version 8. package inbox does the same.
-CREATE FUNCTION outbox.inbox_id(dedup_key text) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog AS $$
+CREATE FUNCTION outbox.inbox_id(dedup_key text) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN $1 ~ '^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$' THEN $1::uuid
     ELSE encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid END
     FROM substring(sha256(convert_to($1, 'UTF8')) FROM 1 FOR 16) h
@@ -103,7 +103,7 @@ $$;
 -- hides records, so that a message would be applied again, makes an error.
 CREATE FUNCTION outbox.receive(consumer text, message_id uuid, dedup_key text DEFAULT NULL, wait boolean DEFAULT true)
 RETURNS text LANGUAGE plpgsql
-SET search_path = pg_catalog SET row_security = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp SET row_security = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     entry uuid := receive.message_id;
     mid   uuid;
@@ -190,7 +190,7 @@ $$;
 
 -- try_receive never waits for another transaction. Its own setting ends with it.
 CREATE FUNCTION outbox.try_receive(consumer text, message_id uuid, dedup_key text) RETURNS text LANGUAGE plpgsql
-SET search_path = pg_catalog SET row_security = off SET lock_timeout = '1ms' AS $$
+SET search_path = pg_catalog, pg_temp SET row_security = off SET lock_timeout = '1ms' AS $$
 BEGIN
     RETURN outbox.receive(consumer, message_id, dedup_key, true);
 EXCEPTION WHEN lock_not_available THEN
@@ -211,7 +211,7 @@ CREATE FUNCTION outbox.receive_in_order(
     consumer text, message_id uuid, dedup_key text, wait boolean, topic text, key text,
     sequence bigint, gaps text, from_first boolean, version bigint, OUT outcome text, OUT expected bigint
 ) LANGUAGE plpgsql
-SET search_path = pg_catalog SET row_security = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET search_path = pg_catalog, pg_temp SET row_security = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     seen      bigint;
     applied   bigint;
@@ -306,7 +306,7 @@ CREATE TABLE outbox.inbox_messages_7 PARTITION OF outbox.inbox_messages FOR VALU
 CREATE FUNCTION outbox.store(
     consumer text, message_id uuid, dedup_key text, wait boolean, topic text, key text, aggregate_type text,
     aggregate_id text, event_type text, payload bytea, content_type text, headers jsonb
-) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog SET row_security = off SET enable_seqscan = off SET jit = off AS $$
+) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     outcome text;
 BEGIN
