@@ -229,7 +229,7 @@ const sequenceSQL = `(
 	UNION ALL
 	SELECT drawn AS s FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_sequence drawn ON drawn.seqrelid = p.refobjid
 	WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
-		AND pg_get_expr(d.adbin, d.adrelid) ~ '^[(]?(pg_catalog[.])?nextval[(]''([^'']|'''')*''::regclass[)][)]?(::[a-z ]+)?$'
+		AND replace(pg_get_expr(d.adbin, d.adrelid), '"', '') ~ '^[(]?(pg_catalog[.])?nextval[(]''([^'']|'''')*''::regclass[)][)]?(::[a-z ]+)?$'
 	LIMIT 1)`
 
 // ofChildSQL is the same of a column o whose default is e.

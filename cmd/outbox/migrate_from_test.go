@@ -61,16 +61,15 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 				n += written()
 				until(t, "writers write", func() bool { return written() >= n })
 			}
-			var files []string // where the relays deliver to, one after the other
+			file := filepath.Join(d.folder, "events.jsonl") // of all relays, one after the other
 			start := func(source string) *process {
 				t.Helper()
 				name := "new"
 				if source != "" {
 					name, source = "own", "\n    source: "+source
 				}
-				files = append(files, filepath.Join(d.folder, fmt.Sprint(len(files), ".jsonl")))
 				yaml := fmt.Sprintf("http: {listen: ''}\ndestinations:\n  - name: %s%s\n    lease: 30s\n    broker: {file: {path: %s}}\n",
-					name, source, files[len(files)-1])
+					name, source, file)
 				if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -81,12 +80,6 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 				if code := p.stop(); code != exitOK {
 					t.Errorf("exit code %d", code)
 				}
-			}
-			arrived := func() (all []ownEvent) {
-				for _, file := range files {
-					all = append(all, ownEvents(file)...)
-				}
-				return all
 			}
 			from := func(args ...string) result {
 				return d.outbox(append([]string{"migrate", "from", "--table", "own"}, args...)...)
@@ -102,9 +95,9 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 
 			// All the way back.
 			from("--undo", "1").want(exitOK)
-			copies := d.int("SELECT count(*) FROM outbox.messages")
+			expected := len(ownEvents(file)) + d.int("SELECT count(*) FROM outbox.messages")
 			next := start("")
-			until(t, "the copies have come", func() bool { return len(ownEvents(files[1])) >= copies })
+			until(t, "the copies have come", func() bool { return len(ownEvents(file)) >= expected })
 			stopped(next)
 			old = start(own.source)
 			more(100)
@@ -128,11 +121,11 @@ func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 
 			var got []ownEvent
 			until(t, "all has come", func() bool {
-				got = arrived()
+				got = ownEvents(file)
 				return len(got) >= written()
 			})
 			stopped(next)
-			got = arrived()
+			got = ownEvents(file)
 			seen := make(map[string]int) // the last number of a key
 			inverted := 0
 			for _, e := range got {

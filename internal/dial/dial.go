@@ -35,6 +35,7 @@ type Setting struct{ Name, Value string }
 // That a commit hasn't waited for a standby is told by a warning, which a role's client_min_messages may hide.
 //
 // The text of a value is the same whoever reads it, by whatever way: a key's text decides its lane and its partition.
+// So is that of a type and of an expression in the catalogue.
 // DateStyle ISO leaves the order of day and month, which only matters for what triggers read. The time zone and the
 // search path stay as they are, because they are what the programs that write a table have.
 //
@@ -45,6 +46,7 @@ const settings = `
 	set_config('client_encoding', 'UTF8', false),
 	set_config('client_min_messages', 'notice', false),
 	set_config('standard_conforming_strings', 'on', false),
+	set_config('quote_all_identifiers', 'off', false),
 	set_config('DateStyle', 'ISO', false),
 	set_config('IntervalStyle', 'postgres', false),
 	set_config('bytea_output', 'hex', false),

@@ -85,6 +85,7 @@ func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, er
 // column of the mapping is a money.
 const otherSettingsSQL = `SELECT coalesce(pg_catalog.string_agg(w.name || ' is ' || s.value || ', not ' || w.good, '; ' ORDER BY w.name), '')
 FROM (VALUES ('client_encoding', 'UTF8', '^UTF8$'), ('standard_conforming_strings', 'on', '^on$'), ('datestyle', 'ISO', '^ISO'),
+	('quote_all_identifiers', 'off', '^off$'),
 	('intervalstyle', 'postgres', '^postgres$'), ('bytea_output', 'hex', '^hex$'), ('extra_float_digits', '1', '^[1-3]$'),
 	('default_transaction_isolation', 'read committed', '^read committed$'), ('default_transaction_read_only', 'off', '^off$'),
 	('synchronous_commit', 'on', '^(on|remote_apply|remote_write)$'), ('lc_monetary', 'C', CASE WHEN $1::boolean THEN '^(C|POSIX)$' ELSE '' END)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
@@ -134,6 +136,16 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := acquired(t, source)
+			// The lock stands for slow reading, which lock_timeout doesn't end.
+			var claims *pgx.Conn
+			if strategy == mapping.Lease {
+				claims = s.(*leaseSession).reader.conn
+			} else {
+				claims = s.(*skipLockedSession).links[0].conn
+			}
+			if _, err = claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
+				t.Fatal(err)
+			}
 			lock, err := db.Connect().Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -69,9 +69,12 @@ func TestTheFileSaysHowRedisAndRabbitMQAreSpokenToWithTLS(t *testing.T) {
 		"a stranger": {ca + fmt.Sprintf(", cert_file: %s, key_file: %s", stranger.File, stranger.KeyFile),
 			[]string{"authority that it knows", "cert_file and key_file"}},
 	} {
+		// A queue is known before it has a leader, so it isn't shared: another case would be refused.
+		queue := strings.ReplaceAll(name, " ", "-")
 		for kind, broker := range map[string]string{
 			"redis":    fmt.Sprintf("redis: {addresses: [%s], create_streams: true, tls: {enabled: true, %s}}", redis.TLSAddr(), c.tls),
-			"rabbitmq": fmt.Sprintf("rabbitmq: {url: amqps://guest:guest@%s, create_queues: [{name: orders}], tls: {enabled: true, %s}}", rabbit.TLSAddr(), c.tls),
+			"rabbitmq": fmt.Sprintf("rabbitmq: {url: amqps://guest:guest@%s, routing_key: %s, create_queues: [{name: %[2]s}], "+
+				"tls: {enabled: true, %[3]s}}", rabbit.TLSAddr(), queue, c.tls),
 		} {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				t.Parallel()
