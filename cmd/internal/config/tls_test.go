@@ -72,7 +72,7 @@ func TestTheFileSaysHowRedisAndRabbitMQAreSpokenToWithTLS(t *testing.T) {
 		// A queue is known before it has a leader, so it isn't shared: another case would be refused.
 		queue := strings.ReplaceAll(name, " ", "-")
 		for kind, broker := range map[string]string{
-			"redis":    fmt.Sprintf("redis: {addresses: [%s], create_streams: true, tls: {enabled: true, %s}}", redis.TLSAddr(), c.tls),
+			"redis": fmt.Sprintf("redis: {addresses: [%s], create_streams: true, tls: {enabled: true, %s}}", redis.TLSAddr(), c.tls),
 			"rabbitmq": fmt.Sprintf("rabbitmq: {url: amqps://guest:guest@%s, routing_key: %s, create_queues: [{name: %[2]s}], "+
 				"tls: {enabled: true, %[3]s}}", rabbit.TLSAddr(), queue, c.tls),
 		} {
