@@ -211,12 +211,7 @@ const baseSQL = `format_type(b.oid, y.modifier), b.typname::text, b.typtype::tex
 	(WITH RECURSIVE parts AS (
 		SELECT b.oid
 		UNION
-		SELECT x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
-			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-			UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-			UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
-		) x
+		SELECT x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid CROSS JOIN LATERAL ` + schema.TypePartsSQL + ` x
 	) SELECT bool_or(t.typname LIKE 'reg%' AND t.typnamespace = 'pg_catalog'::regnamespace OR t.typname = 'timestamptz' AND t.oid <> b.oid)
 		FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid)`
 

@@ -86,6 +86,13 @@ const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog
 	WHERE o.nspname = 'outbox' AND has_schema_privilege(c.relowner, o.oid, 'USAGE') AND has_column_privilege(c.relowner, m.oid, 'topic', 'INSERT')
 	AND has_sequence_privilege(c.relowner, s.oid, 'USAGE') AND has_function_privilege(c.relowner, p.oid, 'EXECUTE'))`
 
+// TypePartsSQL lists the oids of the types that a type t, a row of pg_type, is made of: as a subquery.
+const TypePartsSQL = `(
+	SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+	UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+	UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+		WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped)`
+
 // neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names
 // sort before or after ours. Those of constraints belong to the server, and change only other rows.
 func neighboursSQL(operator string) string {
@@ -135,11 +142,7 @@ SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('
 	ARRAY(WITH RECURSIVE parts AS (
 		SELECT attname, atttypid AS oid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
 		UNION
-		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
-			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-			UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-			UNION ALL SELECT a.atttypid FROM pg_attribute a
-				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped) x
+		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL ` + TypePartsSQL + ` x
 	) SELECT ARRAY[p.attname::text, format_type(t.oid, NULL), pg_get_userbyid(t.typowner)::text]
 	FROM parts p JOIN pg_type t ON t.oid = p.oid
 	WHERE t.typtype <> 'd' AND NOT pg_has_role(t.typowner, c.relowner, 'MEMBER') ORDER BY 1)
