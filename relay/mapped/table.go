@@ -96,9 +96,8 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err := seen(ctx, conn, tables...); err != nil {
 		return nil, err
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false),
-		coalesce(has_table_privilege(b, 'SELECT') AND has_table_privilege(b, 'INSERT') AND has_table_privilege(b, 'UPDATE'), false)
-		FROM to_regclass('outbox.brokers') b`).Scan(&t.controlled, &t.recorded)
+	err = conn.QueryRow(ctx, "SELECT "+schema.MaySQL("controls", "SELECT")+", "+schema.MaySQL("brokers", "SELECT", "INSERT", "UPDATE")).
+		Scan(&t.controlled, &t.recorded)
 	if err != nil {
 		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}

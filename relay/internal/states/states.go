@@ -142,8 +142,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 	defer dial.HangUp(conn)
 	if w.table != nil {
 		var writable bool
-		err := conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(t, 'SELECT') AND has_table_privilege(t, 'INSERT') AND has_table_privilege(t, 'UPDATE')
-			AND has_table_privilege(t, 'DELETE'), false) FROM to_regclass('outbox.tables') t`).Scan(&writable)
+		err := conn.QueryRow(ctx, "SELECT "+schema.MaySQL("tables", "SELECT", "INSERT", "UPDATE", "DELETE")).Scan(&writable)
 		if err != nil || !writable {
 			return err
 		}
