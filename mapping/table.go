@@ -164,7 +164,7 @@ func (c *TableColumn) TextSQL(value string) string {
 // TableIndex is a valid index of a Table.
 type TableIndex struct {
 	Name       string
-	Columns    []string // in order, without included columns; "" for an expression
+	Columns    []string // in order, without included columns; "" for an expression, and for other values than the column's =
 	Unique     bool
 	Primary    bool
 	Predicate  string // of a partial index
@@ -271,8 +271,9 @@ ORDER BY a.attnum`
 
 const indexesSQL = `
 SELECT c.relname::text,
-	ARRAY(SELECT coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum), '')
-		FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place) WHERE k.place <= i.indnkeyatts ORDER BY k.place),
+	ARRAY(SELECT coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+			WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum AND (k.by = a.attcollation OR l.collisdeterministic IS NOT false)), '')
+		FROM unnest(i.indkey::int2[], i.indcollation::oid[]) WITH ORDINALITY k (attnum, by, place) WHERE k.place <= i.indnkeyatts ORDER BY k.place),
 	i.indisunique, i.indisprimary, coalesce(pg_get_expr(i.indpred, i.indrelid), ''), pg_get_indexdef(i.indexrelid)
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = $1 AND i.indisvalid
@@ -494,7 +495,8 @@ func (f *fitting) unique(id string) {
 	switch family := f.table.spread(id); {
 	case !alone && !(f.table.Partitioned && within):
 		f.faults = append(f.faults,
-			fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
+			fmt.Errorf("column %q of table %s has no unique index of its own (without WHERE, and in the column's collation if that "+
+				"takes different texts for equal), so it can't be the id", id, f.table.TableName()))
 	case family && len(c.Apart) > 0 && c.oneSource() == "":
 		f.fault(c, "can't be the id: in %s its values don't come from where they come from in the table itself, so "+lost+
 			"let them have the same default, from one sequence (ALTER TABLE … ALTER COLUMN %s SET DEFAULT nextval('…'), after "+
