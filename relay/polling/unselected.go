@@ -93,6 +93,10 @@ func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTop
 		return err
 	}
 	defer dial.HangUp(conn)
+	var may bool // relays of other tables alone need no schema
+	if err := conn.QueryRow(ctx, "SELECT "+schema.MaySQL("unselected", "SELECT", "INSERT", "UPDATE", "DELETE")).Scan(&may); err != nil || !may {
+		return err
+	}
 	var topics, types, ids []string
 	var counts []int64
 	for topic, p := range pending {
