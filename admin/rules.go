@@ -74,6 +74,11 @@ func (r *Report) judge(by rules) {
 	for i := range r.Destinations {
 		r.Destinations[i].Verdict = r.judgeDestination(&r.Destinations[i], by)
 	}
+	r.conclude()
+}
+
+// conclude makes one verdict of those on the destinations.
+func (r *Report) conclude() {
 	r.Verdict = r.on(r.Destinations)
 	if own := r.Verdict; len(r.Destinations) > 0 && r.Waiting.N > 0 {
 		r.Verdict = Verdict{Finding: r.neverRead(), At: r.At}
@@ -142,8 +147,7 @@ func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 	each := make(map[string]Verdict, len(names))
 	var list []Destination
 	for _, name := range names {
-		d := Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
-			Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
+		d := r.unbegun(name)
 		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
 			d = r.Destinations[i]
 		}
@@ -151,6 +155,26 @@ func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 		list = append(list, d)
 	}
 	return r.on(list), each
+}
+
+// unbegun is a destination that no relay has worked on.
+func (r *Report) unbegun(name string) Destination {
+	return Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
+		Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
+}
+
+// Expect adds destinations of a configuration that no relay has worked on, and judges again: the database knows only
+// the others. Where it knows none, the verdict says so already.
+func (r *Report) Expect(names []string) {
+	if len(r.Destinations) == 0 {
+		return
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(r.Destinations, func(d Destination) bool { return d.Name == name }) {
+			r.Destinations = append(r.Destinations, r.unbegun(name))
+		}
+	}
+	r.conclude()
 }
 
 func (r *Report) judgeDestination(d *Destination, by rules) Verdict {

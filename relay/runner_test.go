@@ -481,8 +481,8 @@ func TestARelayThatMayNotSettleRepeatsLittle(t *testing.T) {
 	})
 }
 
-// What can't be sent is to be set aside, and a full disk refuses that. Which of the two is told doesn't change with each
-// attempt.
+// What can't be sent is to be set aside, and a full disk refuses that. Which of the two is told doesn't change with
+// each attempt.
 func TestARelayThatCannotSettleIsBrokenWhateverItsBrokerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source, seen := newTable(1), &states{}

@@ -94,7 +94,8 @@ func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTop
 	}
 	defer dial.HangUp(conn)
 	var may bool // relays of other tables alone need no schema
-	if err := conn.QueryRow(ctx, "SELECT "+schema.MaySQL("unselected", "SELECT", "INSERT", "UPDATE", "DELETE")).Scan(&may); err != nil || !may {
+	sql := "SELECT " + schema.MaySQL("unselected", "SELECT", "INSERT", "UPDATE", "DELETE")
+	if err := conn.QueryRow(ctx, sql).Scan(&may); err != nil || !may {
 		return err
 	}
 	var topics, types, ids []string
