@@ -185,9 +185,11 @@ func (t *Table) Column(name string) *TableColumn {
 }
 
 const tableSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p'
+SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p',
+	CASE c.relkind WHEN 'r' THEN '' WHEN 'p' THEN '' WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
+		ELSE 'no table' END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
+WHERE c.oid = to_regclass($1)`
 
 // downSQL, the oid and the modifier of a type, and toBaseSQL follow the type down through domains to its base.
 const (
@@ -290,14 +292,17 @@ func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 }
 
 func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
-	t := &Table{}
-	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned)
+	t, kind := &Table{}, ""
+	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned, &kind)
 	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is "+
 			"not in the search path", ErrMapping, name)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if kind != "" {
+		return nil, fmt.Errorf("%w: %s is %s, which no relay reads: name the table that has the rows", ErrMapping, name, kind)
 	}
 	if err := q.QueryRow(ctx, childrenSQL, t.OID).Scan(&t.Children, &t.Foreign); err != nil {
 		return nil, err
