@@ -1004,6 +1004,27 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestALeaseLostBehindALockIsNamedBetweenTwoAttempts",
 	},
 	{
+		name:  "rows that no offset has reached are not pending",
+		file:  "admin/behind.go",
+		old:   "d.waits(Count{n, n == newestRows}, value(oldest))",
+		wrong: "_, _ = n, oldest",
+		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
+	},
+	{
+		name:  "rows that wait for a transaction do not name it",
+		file:  "admin/behind.go",
+		old:   "if kept > 0 {",
+		wrong: "if false && kept > 0 {",
+		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
+	},
+	{
+		name:  "another partition's offset hides rows that wait",
+		file:  "admin/behind.go",
+		old:   `if m.Offsets.Partition != "" {`,
+		wrong: `if false && m.Offsets.Partition != "" {`,
+		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
+	},
+	{
 		name:  "what is pending behind many that were passed is not seen",
 		file:  "admin/backlog.go",
 		old:   "if more && b.Pending.N == 0 {",
