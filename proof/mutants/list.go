@@ -1025,6 +1025,13 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
 	},
 	{
+		name:  "two names of one table are two tables",
+		file:  "cmd/internal/daemon/probe.go",
+		old:   "first[*oid] = r",
+		wrong: "_ = r",
+		pkg:   "./cmd/outbox", run: "TestTwoDestinationsOfOneTableAreToldBeforeTheyRun",
+	},
+	{
 		name:  "what is pending behind many that were passed is not seen",
 		file:  "admin/backlog.go",
 		old:   "if more && b.Pending.N == 0 {",
