@@ -1025,6 +1025,13 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
 	},
 	{
+		name:  "a lease's renewal waits behind all that wait for its connection",
+		file:  "relay/polling/lease.go",
+		old:   "	if l.due() <= 0 {\n		// This uses no context",
+		wrong: "	if false {\n		// This uses no context",
+		pkg:   "./relay/replication", run: "TestAShortLeaseOutlastsTheStartOverASlowLine",
+	},
+	{
 		name:  "two names of one table are two tables",
 		file:  "cmd/internal/daemon/probe.go",
 		old:   "first[*oid] = r",
