@@ -1025,7 +1025,7 @@ var mutants = []mutant{
 		pkg:   "./admin", run: "TestTheVerdictNamesStateCauseAndNextStep",
 	},
 	{
-		name:  "a lease's renewal waits behind all that wait for its connection",
+		name:  "a lease is not renewed",
 		file:  "relay/polling/lease.go",
 		old:   "	if l.due() <= 0 {\n		// This uses no context",
 		wrong: "	if false {\n		// This uses no context",
