@@ -54,12 +54,12 @@ var allRules = rules{
 		{"the replication slot is gone", slotless},
 		{"a standby is away that the log waits for", heldByStandby},
 		{"messages are refused again and again", refused},
+		{"rows wait for a transaction", stuckBehind},
 		{"messages wait for longer than they may", lagging},
 		{"a pause keeps messages for longer than they may wait", forgotten},
 		{"a table can't be counted", uncounted},
 		{"rows were delivered that no relay has handled", passedOver},
 		{"lanes wait for an operator", blocked},
-		{"a strategy waits for a transaction", stuckBehind},
 		{"there are new dead letters", dead},
 		{"an operator has paused it", paused},
 		{"a relay beside has another broker", otherBrokerBeside},
@@ -214,6 +214,9 @@ func calm(r *Report, d *Destination) Finding {
 	if d.Pending.N > 0 {
 		f.State = StateFlowing
 		f.Cause = fmt.Sprintf("%v pending", d.Pending)
+	}
+	if d.kept() {
+		f.Cause += fmt.Sprintf(", %v of them behind %s", d.Table.Kept, d.Table.Behind.who(r.At))
 	}
 	if d.Held.Messages.N > 0 {
 		f.Cause = strings.TrimPrefix(f.Cause+", "+heldFor(r, d), ", ")
@@ -483,7 +486,8 @@ func (r *Report) late(d *Destination) (oldest time.Time, waits time.Duration, la
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
 	oldest, waits, late := r.late(d)
-	if !late || d.pauseOf() != nil {
+	kept := d.kept() && !oldest.Before(d.Table.KeptSince) // stuckBehind tells of that one
+	if !late || d.pauseOf() != nil || kept {
 		return Finding{}, false
 	}
 	f := Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
@@ -532,7 +536,7 @@ func uncounted(_ *Report, d *Destination) (Finding, bool) {
 		Advice: "repair what the cause names"}
 	switch {
 	case strings.Contains(f.Cause, "42501"):
-		f.Advice = "as the owner of the table, GRANT SELECT ON " + d.Table.Name + " to the role that asks"
+		f.Advice = "as the owner of the table, GRANT SELECT ON " + strings.Join(d.Table.counted, ", ") + " to the role that asks"
 	case strings.Contains(f.Cause, "57014"):
 		f.Advice = "a count takes longer than " + countFor.String() + ": see which index is missing"
 		f.Next = "outbox doctor --table " + shell.Word(d.Table.Name)

@@ -154,12 +154,12 @@ func (t *table) same(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // readTable reads a table's description from the catalogue.
-func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Table, error) {
+func readTable(ctx context.Context, q schema.Querier, table string) (*mapping.Table, error) {
 	name, err := mapping.ParseTableName(table)
 	if err != nil {
 		return nil, outbox.Permanent(err)
 	}
-	info, err := mapping.ReadTable(ctx, conn, name)
+	info, err := mapping.ReadTable(ctx, q, name)
 	return info, permanentMapping(err)
 }
 
