@@ -415,7 +415,7 @@ func slotless(_ *Report, d *Destination) (Finding, bool) {
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
 	if d.Table != nil { // its relay makes none, because a new slot would hide the loss
 		f.Advice = "what was committed since it was last read has to be delivered by a strategy that reads the table; then, and after " +
-			"dropping a lost slot, make it again:"
+			"dropping a lost slot, make it again"
 		f.Next = "outbox migrate sources --apply"
 		return f, true
 	}
@@ -440,7 +440,7 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 		orElse(d.Held.LastError, "unknown"),
 		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
 	if d.Table == nil {
-		f.Advice += "; once it is cured, they are tried at once by:"
+		f.Advice += "; once it is cured, they are tried at once by"
 		f.Next = "outbox retry " + shell.Word(d.Name)
 	}
 	return f, !since.IsZero() && r.At.Sub(since) > failingAfter

@@ -104,7 +104,7 @@ var verdictCases = []verdictCase{
 		d.write(1)
 		d.held("kafka", "k", 7, "2100-01-01")
 		d.exec(`UPDATE outbox.holds SET held_at = now() - interval '31 seconds'`)
-	}, StateFailing, "failing for 3: kafka: 1 held in 1 lane, tried again; last error: refused: too large", "cure the cause"},
+	}, StateFailing, "s: kafka: 1 held in 1 lane, tried again; last error: refused: too large", "cure the cause"},
 	{"the relay gave up", "the relay gave up", func(d *database) {
 		d.cursor("kafka", "-1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused', last_error_at = now() - interval '1 hour'`)
