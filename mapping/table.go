@@ -153,12 +153,25 @@ type ColumnCheck struct {
 // type that isn't is code of whoever owns the type.
 func (c *TableColumn) TextSQL(value string) string {
 	switch {
-	case c.Kind == KindTime && !strings.HasSuffix(c.Base, "without time zone"):
+	case c.Kind == KindTime && !c.Walls():
 		return "regexp_replace((" + value + ` AT TIME ZONE 'UTC')::text, E'(\\d)( BC)?$', E'\\1+00\\2')`
 	case c.Cast || c.Kind == KindEnum || c.Kind == KindOther:
 		return "CASE WHEN num_nulls(" + value + ") = 0 THEN concat(" + value + ") END"
 	}
 	return value + "::text"
+}
+
+// Walls reports whether a column has times of a clock, in a zone that only the session knows.
+func (c *TableColumn) Walls() bool { return strings.HasSuffix(c.Base, "without time zone") }
+
+// MomentSQL is a time of the column as timestamptz, in SQL, where it is one that brokers know. Beyond the ends of time
+// the zone doesn't matter, and some times have no equivalent.
+func (c *TableColumn) MomentSQL(value string) string {
+	if !c.Walls() {
+		return value + "::timestamptz"
+	}
+	return fmt.Sprintf("CASE WHEN %[1]s BETWEEN '0001-01-01 BC' AND '10001-01-01' THEN %[1]s::timestamptz "+
+		"WHEN %[1]s > '2000-01-01' THEN 'infinity' WHEN %[1]s IS NOT NULL THEN '-infinity' END", value)
 }
 
 // TableIndex is a valid index of a Table.

@@ -892,6 +892,27 @@ var mutants = []mutant{
 		pkg:   "./mapping", run: "TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner",
 	},
 	{
+		name:  "a row that doesn't wait moves to the outbox",
+		file:  "mapping/move.go",
+		old:   "strings.Join(append(waits, \"m.\"",
+		wrong: "strings.Join(append(waits[:0], \"m.\"",
+		pkg:   "./mapping", run: "TestWhatMovesIsWhatARelayWouldDeliverAndWhen",
+	},
+	{
+		name:  "a row for later moves to the outbox as one that is due",
+		file:  "mapping/move.go",
+		old:   "return waits, \"greatest(\" + strings.Join(times, \", \") + \")\"",
+		wrong: "return waits, \"NULL::timestamptz\"",
+		pkg:   "./mapping", run: "TestWhatMovesIsWhatARelayWouldDeliverAndWhen",
+	},
+	{
+		name:  "a table ends though a row has begun to wait",
+		file:  "cmd/outbox/migrate_from.go",
+		old:   "    IF n > 0 THEN\n",
+		wrong: "    IF n < 0 THEN\n",
+		pkg:   "./cmd/outbox", run: "TestTheEndOfATableFindsRowsThatBeganToWait",
+	},
+	{
 		name:  "a bound that no row has given is a time",
 		file:  "relay/mapped/horizon.go",
 		old:   " || h.times && h.bound < yearOne {",
@@ -908,8 +929,8 @@ var mutants = []mutant{
 	{
 		name:  "a time without a zone is one of UTC",
 		file:  "relay/mapped/log_layout.go",
-		old:   "momentSQL(\"o.t::\"+as, c)",
-		wrong: "momentSQL(\"(o.t::\"+as+\" AT TIME ZONE 'UTC')\", c)",
+		old:   "MomentSQL(\"o.t::\"+as)",
+		wrong: "MomentSQL(\"(o.t::\"+as+\" AT TIME ZONE 'UTC')\")",
 		pkg:   "./relay/mapped", run: "TestMatrix",
 	},
 	{

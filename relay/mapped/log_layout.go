@@ -148,7 +148,7 @@ func (l *logLayout) moments(ctx context.Context, conn *pgx.Conn, name string, ro
 		if text == nil {
 			continue
 		}
-		if !walls(c) {
+		if !c.Walls() {
 			if all[i] = parseUTC(text); all[i] != nil {
 				continue
 			}
@@ -159,11 +159,11 @@ func (l *logLayout) moments(ctx context.Context, conn *pgx.Conn, name string, ro
 		return all, nil
 	}
 	as := "timestamptz"
-	if walls(c) {
+	if c.Walls() {
 		as = "timestamp"
 	}
 	answer, err := conn.Query(ctx,
-		"SELECT "+momentSQL("o.t::"+as, c)+" FROM unnest($1::text[]) WITH ORDINALITY o (t, n) ORDER BY o.n", texts)
+		"SELECT "+c.MomentSQL("o.t::"+as)+" FROM unnest($1::text[]) WITH ORDINALITY o (t, n) ORDER BY o.n", texts)
 	if err != nil {
 		return nil, fmt.Errorf("read times of the log: %w", explain(err))
 	}
