@@ -127,7 +127,8 @@ func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "CREATE VIEW seen AS SELECT * FROM odd"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadTable(t.Context(), conn, TableName{Name: "seen"}); !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "is a view") {
+	_, err = ReadTable(t.Context(), conn, TableName{Name: "seen"})
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "is a view") {
 		t.Errorf("of a view: %v", err)
 	}
 	if _, err := ReadTable(t.Context(), conn, TableName{Name: "nowhere"}); !errors.Is(err, ErrMapping) {
