@@ -96,7 +96,7 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) erro
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
+		       state <> 'waiting' AND session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
 		       OR state = 'broken' AND updated_at > clock_timestamp() - interval '`+betweenSessions+`', account::text, began_at, settings::text
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
@@ -137,6 +137,9 @@ func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
 			return l.Destination == t.Destination && l.Group == t.Group && l.Owner == t.Owner
 		})
 		if i >= 0 {
+			if row.account.HandledAt.IsZero() { // nothing since it was started
+				row.account.HandledAt = list[i].account.HandledAt
+			}
 			list[i].account, list[i].Live = row.account, true
 			continue
 		}

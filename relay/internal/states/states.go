@@ -99,7 +99,8 @@ func (w *Writer) Again(at Cursor) {
 }
 
 // Report notes the state of a cursor's relay; err is the cause. A relay that waits for the lease has no state to write
-// to a cursor, and a regular stop shows in the lease. With relay.StateStopped the call returns when everything is
+// to a cursor; in outbox.tables it has a row of its own, if it has worked before, whose state is over. A regular stop
+// shows in the lease. With relay.StateStopped the call returns when everything is
 // written, or has failed once more; a cause is then written as soon as the database lets it, while the process lasts.
 func (w *Writer) Report(at Cursor, state relay.State, err error) {
 	c := change{state: state, at: time.Now()}
@@ -117,7 +118,7 @@ func (w *Writer) Report(at Cursor, state relay.State, err error) {
 		w.later.Note(at, c)
 	}
 	switch {
-	case state == relay.StateWaiting:
+	case state == relay.StateWaiting && w.table == nil:
 	case state != relay.StateStopped:
 		note()
 	default:
@@ -207,6 +208,12 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 	if err != nil {
 		return err
 	}
+	if c.state == relay.StateWaiting {
+		return dial.Write(ctx, conn, `UPDATE outbox.tables SET state = $4, session = $5, updated_at = clock_timestamp(),
+			state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
+			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
+			at.Destination, at.Group, w.owner, string(c.state), w.table.Session, time.Since(c.at).Microseconds())
+	}
 	return dial.Write(ctx, conn, `
 		WITH forgotten AS (
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
@@ -219,7 +226,9 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 			shard_groups = excluded.shard_groups, session = excluded.session, strategy = excluded.strategy, mapping = excluded.mapping,
 			state_since = CASE WHEN t.state = excluded.state THEN t.state_since ELSE excluded.state_since END, state = excluded.state,
 			last_error = coalesce(excluded.last_error, t.last_error), last_error_at = coalesce(excluded.last_error_at, t.last_error_at),
-			lag_objective = excluded.lag_objective, account = excluded.account, slot = excluded.slot, settings = excluded.settings, updated_at = clock_timestamp()`,
+			lag_objective = excluded.lag_objective, slot = excluded.slot, settings = excluded.settings, updated_at = clock_timestamp(),
+			account = CASE WHEN excluded.account -> 'handled_at' IS NULL AND t.account -> 'handled_at' IS NOT NULL
+				THEN excluded.account || jsonb_build_object('handled_at', t.account -> 'handled_at') ELSE excluded.account END`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
 		storable(conn, string(account)), storable(conn, at.Settings), w.table.Slot)
