@@ -273,7 +273,8 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 		readable("coalesce(content_type, '')")
 	each := columns + ", NULL::text, 1::bigint, " + moment("created_at")
 	if c.settings.byHeaders() {
-		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, " + moment("created_at")
+		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, " +
+			moment("created_at")
 	}
 	var err error
 	switch {
