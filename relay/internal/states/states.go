@@ -118,17 +118,41 @@ func (w *Writer) Report(at Cursor, state relay.State, err error) {
 		w.later.Note(at, c)
 	}
 	switch {
-	case state == relay.StateWaiting && w.table == nil:
+	case state == relay.StateWaiting:
+		w.wait(at, c)
 	case state != relay.StateStopped:
 		note()
 	default:
 		if err == nil {
+			w.mu.Lock()
+			delete(w.last, at)
+			w.mu.Unlock()
 			_ = w.later.End(at) // write has logged the error
 			return
 		}
 		note()
 		_ = w.later.Flush() // what it can't write now it writes later: nobody else knows why the relay gave up
 	}
+}
+
+// waitsFor is how long a relay waits until that is a state: most have their session at once.
+const waitsFor = 2 * time.Second
+
+// wait writes that the relay of a table waits, if it still does after a while.
+func (w *Writer) wait(at Cursor, c change) {
+	if w.table == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last[at] = c
+	time.AfterFunc(waitsFor, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.last[at] == c {
+			w.later.Note(at, c)
+		}
+	})
 }
 
 // Close gives up what it can't write.
