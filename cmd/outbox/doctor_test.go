@@ -176,7 +176,8 @@ func TestWhatARelayCouldNotDoIsToldBeforeItRuns(t *testing.T) {
 
 	d.exec(`ALTER ROLE ` + role + ` REPLICATION`)
 	d.exec(`CREATE PUBLICATION outbox FOR TABLE outbox.messages WITH (publish = 'insert', publish_via_partition_root = true)`)
-	d.outbox("migrate", "sources", "--apply").want(exitError, "dead letters", "isn't sent through the slot", "pg_drop_replication_slot('"+slot+"')")
+	d.outbox("migrate", "sources", "--apply").
+		want(exitError, "dead letters", "isn't sent through the slot", "pg_drop_replication_slot('"+slot+"')")
 	d.dropSlot(slot)
 	d.outbox("migrate", "sources", "--apply").want(exitOK, "publication shop", "replication slot "+slot)
 	as("config", "validate", "--connect").want(exitError, "source of file: ok", "source of logged: ok",
