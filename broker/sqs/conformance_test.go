@@ -34,7 +34,7 @@ func TestSQSDoesWhatABrokerMust(t *testing.T) {
 func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	t.Parallel()
 	var names []string
-	for i := range 8 {
+	for i := range 10 { // two for each case
 		names = append(names, fmt.Sprintf("t-%d.fifo", i))
 	}
 	server := servers.OwnElasticMQ(t, servers.ElasticMQConfig{Durable: true, Queues: names})
