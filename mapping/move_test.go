@@ -16,20 +16,7 @@ import (
 
 func TestWhatMovesDoesNotDependOnTheSessionThatInserts(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	conn, exec := installed(t)
 	exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text DEFAULT 't', body text DEFAULT 'x', at timestamptz, late timestamptz,
 		local timestamp, day date, took interval, bytes bytea, ratio float8, due timestamp, sent_at timestamp)`)
 	table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
@@ -114,14 +101,7 @@ func TestWhatMovesIsWhatARelayWouldHaveRead(t *testing.T) {
 // A superuser runs it, and the trigger has the rights of the table's owner.
 func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	conn, _ := installed(t)
 	role := conn.Config().Database + " mal"
 	quoted := schema.QuoteIdentifier(role)
 	exec := func(sql string) {
@@ -169,14 +149,7 @@ func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 // A row that a relay would not deliver, or that it would deliver later, is left alone, or is due later.
 func TestWhatMovesIsWhatARelayWouldDeliverAndWhen(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	conn, _ := installed(t)
 	status := Done{How: DoneStatus, Column: "state", Waiting: "new", Value: "sent"}
 	times := Failure{Attempts: "tried", Error: "error", NextAttempt: "next"}
 	for name, c := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -25,4 +26,14 @@ func connected(t *testing.T) (*pgx.Conn, func(sql string)) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
+}
+
+// installed is connected to a database that has the outbox.
+func installed(t *testing.T) (*pgx.Conn, func(sql string)) {
+	t.Helper()
+	conn, exec := connected(t)
+	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	return conn, exec
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testing.T) {
@@ -29,9 +28,7 @@ func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(
 					return openLogOf(conn, logged(), cfg, log)
 				}
 			}
-			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-				t.Fatal(err)
-			}
+			db.install(t)
 			db.T = t
 			begin := func(name string, broker relay.Broker) (stop func()) {
 				t.Helper()

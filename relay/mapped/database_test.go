@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) {
@@ -64,6 +65,14 @@ func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	db := database{testdb.New(t, config...)}
 	db.Exec(eventsTable)
 	return db
+}
+
+// install installs the outbox's own schema.
+func (db database) install(t testing.TB) {
+	t.Helper()
+	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // harness connects the suite with the table of events.

@@ -3,17 +3,13 @@ package mapped
 import (
 	"testing"
 	"time"
-
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // The outbox's own schema is there, for others. The relay of a table needs none of it.
 func TestARoleWithoutRightsOnTheOutboxRelaysATable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db.install(t)
 	role := "relay_of_" + db.Config().Database
 	db.Exec("CREATE ROLE " + role + " LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO " + role)
 	t.Cleanup(func() { db.drop(role) })

@@ -11,7 +11,6 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // A table whose rows one destination marks has no second one that does, whatever its name is written like, as long as a
@@ -22,9 +21,7 @@ func TestATableHasOneDestinationThatMarksItsRows(t *testing.T) {
 		t.Run(second, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-				t.Fatal(err)
-			}
+			db.install(t)
 			source, err := strategies()["skiplocked"](db.Config(),
 				Config{Name: "one", Destination: "first", PollIdle: 5 * time.Millisecond})
 			if err != nil {

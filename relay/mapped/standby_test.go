@@ -8,7 +8,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // A relay that stands by has lost its session, and waits again: it isn't broken any more, whoever asks.
@@ -18,9 +17,7 @@ func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-				t.Fatal(err)
-			}
+			db.install(t)
 			db.T = t
 			broker := relaytest.NewMemory()
 			begin := func(name string, open func(Config) (relay.Source, error)) {
@@ -54,9 +51,7 @@ func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 func TestARestartForgetsNotWhenARowWasHandled(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db.install(t)
 	for range 2 {
 		source, err := strategies()["advisory"](db.Config(),
 			Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})

@@ -17,7 +17,6 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // seen waits until what status says of the one destination is so.
@@ -57,9 +56,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 					return openLogOf(conn, logged(), cfg, log)
 				}
 			}
-			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-				t.Fatal(err)
-			}
+			db.install(t)
 			db.T = t
 			source, err := open(db.Config(),
 				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
@@ -139,9 +136,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db.install(t)
 	source, err := strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -168,9 +163,7 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-				t.Fatal(err)
-			}
+			db.install(t)
 			db.T = t
 			source, err := strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
 			if err != nil {
@@ -215,9 +208,7 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 func TestStatusKnowsTheSlotOfATable(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
-	if _, err := schema.Up(t.Context(), db.Connect(), schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
+	db.install(t)
 	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log)
 	if err != nil {
 		t.Fatal(err)
