@@ -141,13 +141,8 @@ type FoundMessages struct {
 var messageColumns = `m.id, m.message_id::text, ` + readable("m.topic") + `, ` +
 	readable("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), '')") + `, ` + readable("coalesce(m.aggregate_type, '')") + `, ` +
 	readable("coalesce(m.aggregate_id, '')") + `, ` + readable("coalesce(m.event_type, '')") + `, ` + readable("coalesce(m.content_type, '')") + `,
-	CASE WHEN ` + readable("m.headers::text") + ` = m.headers::text THEN m.headers::text ELSE to_jsonb(` + readable("m.headers::text") + `)::text END,
+	` + readableJSON("m.headers") + `,
 	` + moment("m.created_at") + ", " + moment("m.deliver_at") + `, %s`
-
-// moment is a time that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
-func moment(sql string) string {
-	return "CASE WHEN " + sql + " BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 00:00Z' THEN " + sql + " END"
-}
 
 // messageNeeds are the columns that messageColumns take, and those of the order. Not every role may read the payload.
 const messageNeeds = `m.xid, m.id, m.message_id, m.topic, m.key, m.aggregate_type, m.aggregate_id, m.event_type, m.content_type, m.headers,

@@ -128,6 +128,11 @@ func readable(text string) string {
 		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
 }
 
+// moment is a time that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
+func moment(sql string) string {
+	return "CASE WHEN " + sql + " BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 00:00Z' THEN " + sql + " END"
+}
+
 // readableJSON is a column of json or jsonb, as text; one that can't be sent as it is becomes a string of what is
 // readable.
 func readableJSON(column string) string {
