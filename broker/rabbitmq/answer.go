@@ -92,15 +92,9 @@ func (c *call) limit(said *amqp091.Error) (int, bool) {
 	return largest - 1, true
 }
 
-// reason returns why the server closed the channel, nil if it didn't.
-func (ch *channel) reason() *amqp091.Error {
-	select {
-	case err := <-ch.closed:
-		return err
-	default:
-		return nil
-	}
-}
+// reason returns why the server closed the channel, nil if it didn't. It waits for the library, which marks a channel as
+// closed before it says why.
+func (ch *channel) reason() *amqp091.Error { return <-ch.closed }
 
 // refuseLarger settles the messages in flight that are larger than the server will ever accept.
 func (c *call) refuseLarger(limit int) {

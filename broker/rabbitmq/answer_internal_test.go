@@ -3,6 +3,8 @@ package rabbitmq
 import (
 	"testing"
 
+	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -23,5 +25,28 @@ func TestALimitIsKnownThoughTheServerNamesNone(t *testing.T) {
 		if limit, known := c.limit(&test.said); limit != test.limit || known != test.known {
 			t.Errorf("%s: %d, %v, want %d, %v", test.said.Reason, limit, known, test.limit, test.known)
 		}
+	}
+}
+
+func TestARefusalThatComesBeforeTheNextQuestionIsTold(t *testing.T) {
+	t.Parallel()
+	b, err := New(servers.TestRabbitMQ(t).URL(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	l, err := b.shared.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = l.declare(t.Context(), func(ch *amqp091.Channel) error {
+		if err := ch.PublishWithContext(t.Context(), "missing", "", false, false, amqp091.Publishing{}); err != nil {
+			return err
+		}
+		await.Until(t, "the channel is closed", ch.IsClosed)
+		return ch.TxRollback()
+	})
+	if !isCode(err, amqp091.NotFound) {
+		t.Errorf("error %v", err)
 	}
 }

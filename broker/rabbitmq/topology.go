@@ -75,10 +75,14 @@ func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) e
 		if err != nil {
 			return err
 		}
-		if err := f(ch); err != nil {
-			return errors.Join(err, ignoreClosed(ch.Close()))
+		closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+		err = f(ch)
+		if errors.Is(err, amqp091.ErrClosed) { // the answer was here before f had its next question
+			if said := <-closed; said != nil {
+				err = said
+			}
 		}
-		return ch.Close()
+		return errors.Join(err, ignoreClosed(ch.Close()))
 	})
 }
 
