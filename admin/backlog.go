@@ -201,7 +201,7 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 		WITH pending AS MATERIALIZED (`+pendingParts+`),
 		     oldest AS (SELECT xid, id FROM pending ORDER BY id LIMIT 1)
 		SELECT (SELECT count(*) FROM pending),
-		       (SELECT m.created_at FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
+		       (SELECT `+moment("m.created_at")+` FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
 		       coalesce((SELECT id FROM oldest), 0),
 		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0),
 		       `+examinedMore, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, "")),
@@ -271,9 +271,10 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 	}
 	columns := readable("topic") + ", " + readable("coalesce(event_type, '')") + ", " + readable("coalesce(aggregate_type, '')") + ", " +
 		readable("coalesce(content_type, '')")
-	each := columns + ", NULL::text, 1::bigint, created_at"
+	each := columns + ", NULL::text, 1::bigint, " + moment("created_at")
 	if c.settings.byHeaders() {
-		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, created_at"
+		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, " +
+			moment("created_at")
 	}
 	var err error
 	switch {
@@ -295,7 +296,7 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 			c.args()...)
 	default:
 		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
-			SELECT `+columns+`, NULL::text, count(*), min(created_at) FROM pending GROUP BY topic, event_type, aggregate_type, content_type`,
+			SELECT `+columns+`, NULL::text, count(*), min(`+moment("created_at")+`) FROM pending GROUP BY topic, event_type, aggregate_type, content_type`,
 			fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, decidingColumns), c.args()...)
 	}
 	if err != nil || seen == 0 { // of a few messages in a large table, none may be in the sample

@@ -63,9 +63,9 @@ func (r *Report) misdirected(d *Destination) (f Finding, ok bool) {
 		Next:   "outbox destinations move " + shell.Word(d.Name)}, true
 }
 
-// otherBroker is for a group whose relay refuses its broker, between two attempts too.
+// otherBroker is for a group whose relay refuses its broker, between two attempts and at the next one too.
 func otherBroker(r *Report, d *Destination, g *Group) (f Finding, ok bool) {
-	if g.Live && g.State != "broken" {
+	if !g.refuses(d.Broker) {
 		return f, false
 	}
 	f, ok = r.misdirected(d)
@@ -73,9 +73,14 @@ func otherBroker(r *Report, d *Destination, g *Group) (f Finding, ok bool) {
 	return f, ok
 }
 
+// refuses reports whether the group is not delivered because its relay may have refused its broker.
+func (g *Group) refuses(b *Broker) bool {
+	return !g.Live || g.State == "broken" || b != nil && len(b.Refused) > 0 && g.Owner == b.RefusedBy
+}
+
 // otherBrokerBeside is for a relay that refuses its broker while others deliver all.
 func otherBrokerBeside(r *Report, d *Destination) (f Finding, ok bool) {
-	if slices.ContainsFunc(d.Groups, func(g Group) bool { return !g.Live || g.State == "broken" }) {
+	if slices.ContainsFunc(d.Groups, func(g Group) bool { return g.refuses(d.Broker) }) {
 		return f, false
 	}
 	f, ok = r.misdirected(d)

@@ -241,42 +241,6 @@ func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// stuckBehind is for strategies that pass no row while a transaction is open that may write an earlier one.
-func stuckBehind(r *Report, d *Destination) (Finding, bool) {
-	if d.Table == nil || d.Table.Behind == nil || d.LagObjective <= 0 || r.At.Sub(d.Table.Behind.Since) <= d.LagObjective {
-		return Finding{}, false
-	}
-	t := d.Table.Behind
-	return Finding{State: StateLagging, Since: t.Since.Add(d.LagObjective),
-		Cause:  "what was written since waits, with strategy " + d.Table.Strategy + ", for " + t.who(r.At),
-		Advice: t.ending()}, true
-}
-
-// readBehind finds the oldest transaction that the destination's strategy waits for.
-func (d *Destination) readBehind(ctx context.Context, tx pgx.Tx) error {
-	condition := ""
-	switch d.Table.Strategy {
-	case "xmin":
-		condition = `a.backend_xid IS NOT NULL`
-	case "serial":
-		condition = `EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = to_regclass($1) AND l.mode = 'RowExclusiveLock' AND l.granted)`
-	default:
-		return nil
-	}
-	rows, err := tx.Query(ctx, `SELECT a.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), a.xact_start,
-		coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), '')
-		FROM pg_stat_activity a WHERE $1::text <> '' AND a.xact_start IS NOT NULL AND `+condition+` ORDER BY a.xact_start LIMIT 1`, d.Table.Name)
-	if err != nil {
-		return err
-	}
-	var t OpenTransaction
-	_, err = pgx.ForEachRow(rows, []any{&t.PID, &t.User, &t.Application, &t.State, &t.Since, &t.Query}, func() error {
-		d.Table.Behind = &t
-		return nil
-	})
-	return err
-}
-
 // clockApart is from where on two clocks differ by more than what networks and good clocks explain.
 const clockApart = time.Minute
 

@@ -41,6 +41,29 @@ func (d *database) open(sql string) *pgx.Conn {
 	return conn
 }
 
+// offsets makes the table events, of which a relay has read row 7 and all before by such a strategy. By transaction, it
+// is read per topic and partition, and another partition is further.
+func (d *database) offsets(strategy string) {
+	d.t.Helper()
+	of, name := mapping.Offsets{Table: "events_offsets"}, "*"
+	if strategy == mapping.XMin {
+		of.Topic, of.Partition, of.Transaction, name = "topic", "part", "xid", "t"
+	}
+	columns, err := json.Marshal(mapping.Mapping{Table: "public.events", ID: "id", Topic: "t", CreatedAt: "at",
+		Offsets: of})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.session("outbox relay r", "")
+	d.exec(mapping.OffsetsDDL(mapping.TableName{Name: "events_offsets"}))
+	d.exec(`CREATE TABLE events (id bigint PRIMARY KEY, at timestamptz, xid xid8 DEFAULT pg_current_xact_id(),
+		topic varchar(9) DEFAULT 't', part smallint DEFAULT 1);
+		INSERT INTO events_offsets (topic, partition, last_processed_id, last_processed_transaction_id)
+		VALUES ('', 0, 0, '0'), ('` + name + `', 1, 7, '9'), ('t', 2, 0, '99999999'), ('u', 1, 0, '99999999')`)
+	d.exec(`INSERT INTO outbox.tables (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since, lag_objective)
+		VALUES ('events', 0, 'r', 1, 'outbox relay r', $2, $1, 'flowing', now(), '30 s')`, string(columns), strategy)
+}
+
 func (d *database) relayRole() string { return "relay of " + d.Config().Database }
 
 // roleOfRelay makes a role with the rights of a relay, and returns its name as SQL has it.
@@ -108,17 +131,44 @@ var causeCases = []verdictCase{
 		d.silentRelay()
 		d.exec(`UPDATE outbox.relays SET role = role || ' as it was'`)
 	}, StateNoRelay, " as it was of relay-1 does not exist any more", "give the relay another one"},
-	{"a strategy waits for a transaction", "a strategy waits for a transaction", func(d *database) {
-		d.exec(`CREATE TABLE events (id bigint)`)
-		columns, err := json.Marshal(mapping.Mapping{Table: "public.events"})
-		if err != nil {
-			d.t.Fatal(err)
-		}
-		d.session("outbox relay r", "")
-		d.exec(`INSERT INTO outbox.tables (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since, lag_objective)
-			VALUES ('kafka', 0, 'r', 1, 'outbox relay r', 'serial', $1, 'flowing', now(), '1 microsecond')`, string(columns))
-		d.open(`INSERT INTO events VALUES (1)`)
-	}, StateLagging, "waits, with strategy serial, for the transaction of process", "SELECT pg_terminate_backend("},
+	{"a strategy waits for a transaction that wrote", "rows wait for a transaction", func(d *database) {
+		d.offsets(mapping.Serial)
+		d.open(`INSERT INTO events VALUES (1, now(), '1')`)
+		d.exec(`INSERT INTO events VALUES (7, now(), '1'), (8, now() - interval '1 hour', '1'), (9, now(), '1')`)
+	}, StateLagging, "events: 2 rows of table public.events wait, the oldest for 1h, for the transaction of process",
+		"SELECT pg_terminate_backend("},
+	{"a strategy waits for a transaction of anybody's", "rows wait for a transaction", func(d *database) {
+		d.offsets(mapping.XMin)
+		d.open(`CREATE TABLE elsewhere ()`)
+		d.exec(`INSERT INTO events VALUES (1, now() - interval '1 hour')`)
+	}, StateLagging, "events: 1 row of table public.events waits, the oldest for 1h, for the transaction of process",
+		"SELECT pg_terminate_backend("},
+	{"rows have begun to wait for a transaction", "", func(d *database) {
+		d.offsets(mapping.XMin)
+		d.open(`CREATE TABLE elsewhere ()`)
+		d.exec(`INSERT INTO events VALUES (1, now()), (2, now())`)
+	}, StateFlowing, "2 pending, 2 of them behind the transaction of process ", ""},
+	{"rows have been written by number, and nobody keeps them back", "", func(d *database) {
+		d.offsets(mapping.Serial)
+		d.exec(`INSERT INTO events VALUES (7, now()), (8, now())`)
+	}, StateFlowing, "flowing: events: 1 pending", ""},
+	{"no row waits for a transaction", "", func(d *database) {
+		d.offsets(mapping.Serial)
+		d.exec(`UPDATE outbox.tables SET lag_objective = '1 microsecond'`)
+		d.open(`INSERT INTO events VALUES (9, now(), '1')`)
+		d.exec(`INSERT INTO events VALUES (7, now() - interval '1 hour', '1')`)
+	}, StateIdle, "", ""},
+	{"rows are locked by a transaction", "rows wait for a transaction", func(d *database) {
+		d.table("")
+		d.rows("now() - interval '1 hour'", "NULL", 3)
+		d.open(`SELECT FROM shop WHERE id < 3 FOR UPDATE`)
+	}, StateLagging, "shop: 2 rows of table shop wait, the oldest for 1h, for the transaction of process",
+		"SELECT pg_terminate_backend("},
+	{"rows were locked by a transaction", "messages wait for longer than they may", func(d *database) {
+		d.table("")
+		d.rows("now() - interval '1 hour'", "NULL", 3)
+		d.exec(`SELECT FROM shop FOR UPDATE`)
+	}, StateLagging, "shop: 3 pending and 0 held", ""},
 	{"a clock is an hour off", "a clock is wrong", func(d *database) {
 		d.cursor("kafka", "1 minute")
 		d.relays("relay-1", "relay-2")

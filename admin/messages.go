@@ -142,7 +142,12 @@ var messageColumns = `m.id, m.message_id::text, ` + readable("m.topic") + `, ` +
 	readable("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), '')") + `, ` + readable("coalesce(m.aggregate_type, '')") + `, ` +
 	readable("coalesce(m.aggregate_id, '')") + `, ` + readable("coalesce(m.event_type, '')") + `, ` + readable("coalesce(m.content_type, '')") + `,
 	CASE WHEN ` + readable("m.headers::text") + ` = m.headers::text THEN m.headers::text ELSE to_jsonb(` + readable("m.headers::text") + `)::text END,
-	m.created_at, m.deliver_at, %s`
+	` + moment("m.created_at") + ", " + moment("m.deliver_at") + `, %s`
+
+// moment is a time that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
+func moment(sql string) string {
+	return "CASE WHEN " + sql + " BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 00:00Z' THEN " + sql + " END"
+}
 
 // messageNeeds are the columns that messageColumns take, and those of the order. Not every role may read the payload.
 const messageNeeds = `m.xid, m.id, m.message_id, m.topic, m.key, m.aggregate_type, m.aggregate_id, m.event_type, m.content_type, m.headers,
@@ -151,13 +156,13 @@ const messageNeeds = `m.xid, m.id, m.message_id, m.topic, m.key, m.aggregate_typ
 func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	var id string
 	var headers *string
-	var deliver *time.Time
+	var created, deliver *time.Time
 	err = row.Scan(append([]any{&m.Position, &id, &m.Topic, &m.Key, &m.AggregateType, &m.AggregateID, &m.EventType, &m.ContentType,
-		&headers, &m.CreatedAt, &deliver, &m.Payload}, more...)...)
+		&headers, &created, &deliver, &m.Payload}, more...)...)
 	if err == nil {
 		m.MessageID, err = outbox.ParseID(id)
 	}
-	m.DeliverAt = value(deliver)
+	m.CreatedAt, m.DeliverAt = value(created), value(deliver)
 	m.Headers = storedJSON(headers)
 	return m, err
 }

@@ -319,3 +319,26 @@ func TestAMessageIsFoundAmongMany(t *testing.T) {
 			took[len(took)-1].Round(100*time.Microsecond))
 	}
 }
+
+// PostgreSQL has times that JSON can't write.
+func TestMessagesAndHoldsOfAnyTimeAreShown(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.cursor("kafka", "1 minute")
+	for i, at := range []string{"infinity", "-infinity", "20000-01-01", "0044-03-15 BC"} {
+		d.exec(`INSERT INTO outbox.messages (message_id, topic, created_at, deliver_at) VALUES ($1::text::uuid, 'odd', $2::text::timestamptz, $2::text::timestamptz)`,
+			messageID(t, i).String(), at)
+		d.held("kafka", at, int64(i), "2100-01-01")
+		d.exec(`UPDATE outbox.holds SET created_at = lane::timestamptz, deliver_at = lane::timestamptz`)
+	}
+	found := d.find(MessageSearch{MessageFilter: MessageFilter{Topic: "odd"}})
+	if len(found.Messages) != 4 {
+		t.Errorf("%d messages are found", len(found.Messages))
+	}
+	if _, err := json.Marshal(found); err != nil {
+		t.Error(err)
+	}
+	if _, err := json.Marshal(d.status()); err != nil {
+		t.Error(err)
+	}
+}

@@ -54,12 +54,12 @@ var allRules = rules{
 		{"the replication slot is gone", slotless},
 		{"a standby is away that the log waits for", heldByStandby},
 		{"messages are refused again and again", refused},
+		{"rows wait for a transaction", stuckBehind},
 		{"messages wait for longer than they may", lagging},
 		{"a pause keeps messages for longer than they may wait", forgotten},
 		{"a table can't be counted", uncounted},
 		{"rows were delivered that no relay has handled", passedOver},
 		{"lanes wait for an operator", blocked},
-		{"a strategy waits for a transaction", stuckBehind},
 		{"there are new dead letters", dead},
 		{"an operator has paused it", paused},
 		{"a relay beside has another broker", otherBrokerBeside},
@@ -74,6 +74,11 @@ func (r *Report) judge(by rules) {
 	for i := range r.Destinations {
 		r.Destinations[i].Verdict = r.judgeDestination(&r.Destinations[i], by)
 	}
+	r.conclude()
+}
+
+// conclude makes one verdict of those on the destinations.
+func (r *Report) conclude() {
 	r.Verdict = r.on(r.Destinations)
 	if own := r.Verdict; len(r.Destinations) > 0 && r.Waiting.N > 0 {
 		r.Verdict = Verdict{Finding: r.neverRead(), At: r.At}
@@ -142,8 +147,7 @@ func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 	each := make(map[string]Verdict, len(names))
 	var list []Destination
 	for _, name := range names {
-		d := Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
-			Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
+		d := r.unbegun(name)
 		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
 			d = r.Destinations[i]
 		}
@@ -151,6 +155,26 @@ func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 		list = append(list, d)
 	}
 	return r.on(list), each
+}
+
+// unbegun is a destination that no relay has worked on.
+func (r *Report) unbegun(name string) Destination {
+	return Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
+		Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
+}
+
+// Expect adds destinations of a configuration that no relay has worked on, and judges again: the database knows only
+// the others. Where it knows none, the verdict says so already.
+func (r *Report) Expect(names []string) {
+	if len(r.Destinations) == 0 {
+		return
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(r.Destinations, func(d Destination) bool { return d.Name == name }) {
+			r.Destinations = append(r.Destinations, r.unbegun(name))
+		}
+	}
+	r.conclude()
 }
 
 func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
@@ -190,6 +214,9 @@ func calm(r *Report, d *Destination) Finding {
 	if d.Pending.N > 0 {
 		f.State = StateFlowing
 		f.Cause = fmt.Sprintf("%v pending", d.Pending)
+	}
+	if d.kept() {
+		f.Cause += fmt.Sprintf(", %v of them behind %s", d.Table.Kept, d.Table.Behind.who(r.At))
 	}
 	if d.Held.Messages.N > 0 {
 		f.Cause = strings.TrimPrefix(f.Cause+", "+heldFor(r, d), ", ")
@@ -388,7 +415,7 @@ func slotless(_ *Report, d *Destination) (Finding, bool) {
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
 	if d.Table != nil { // its relay makes none, because a new slot would hide the loss
 		f.Advice = "what was committed since it was last read has to be delivered by a strategy that reads the table; then, and after " +
-			"dropping a lost slot, make it again:"
+			"dropping a lost slot, make it again"
 		f.Next = "outbox migrate sources --apply"
 		return f, true
 	}
@@ -413,7 +440,7 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 		orElse(d.Held.LastError, "unknown"),
 		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
 	if d.Table == nil {
-		f.Advice += "; once it is cured, they are tried at once by:"
+		f.Advice += "; once it is cured, they are tried at once by"
 		f.Next = "outbox retry " + shell.Word(d.Name)
 	}
 	return f, !since.IsZero() && r.At.Sub(since) > failingAfter
@@ -459,7 +486,8 @@ func (r *Report) late(d *Destination) (oldest time.Time, waits time.Duration, la
 
 func lagging(r *Report, d *Destination) (Finding, bool) {
 	oldest, waits, late := r.late(d)
-	if !late || d.pauseOf() != nil {
+	kept := d.kept() && !oldest.Before(d.Table.KeptSince) // stuckBehind tells of that one
+	if !late || d.pauseOf() != nil || kept {
 		return Finding{}, false
 	}
 	f := Finding{State: StateLagging, Since: oldest.Add(d.LagObjective),
@@ -508,7 +536,7 @@ func uncounted(_ *Report, d *Destination) (Finding, bool) {
 		Advice: "repair what the cause names"}
 	switch {
 	case strings.Contains(f.Cause, "42501"):
-		f.Advice = "as the owner of the table, GRANT SELECT ON " + d.Table.Name + " to the role that asks"
+		f.Advice = "as the owner of the table, GRANT SELECT ON " + strings.Join(d.Table.counted, ", ") + " to the role that asks"
 	case strings.Contains(f.Cause, "57014"):
 		f.Advice = "a count takes longer than " + countFor.String() + ": see which index is missing"
 		f.Next = "outbox doctor --table " + shell.Word(d.Table.Name)

@@ -204,6 +204,8 @@ type OpenTransaction struct {
 	State       string    `json:"state,omitempty"`
 	Since       time.Time `json:"since,omitzero"` // zero if the role may not see it
 	Query       string    `json:"query,omitempty"`
+
+	age int // in transactions that have begun since; 0: it wasn't asked for
 }
 
 // liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few
@@ -401,7 +403,7 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
 		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked),
 		       count(DISTINCT lane) FILTER (WHERE delayed)
-		FROM (SELECT destination, lane, retry_at, held_at, error, CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END AS due,
+		FROM (SELECT destination, lane, retry_at, held_at, error, `+moment("CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END")+` AS due,
 		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
 		             coalesce(bool_or(error IS NULL AND retry_at > clock_timestamp()) OVER its_lane, false) AS meant,
 		             coalesce(bool_or(retry_at = 'infinity') OVER its_lane, false) AS blocked
@@ -589,36 +591,47 @@ func (c *cursor) selectsTopic(topic, eventType string) bool {
 
 // readOpen finds writers by the lock that an INSERT takes and keeps until its transaction ends.
 func (r *Report) readOpen(ctx context.Context, tx pgx.Tx) error {
+	var err error
+	r.Open, err = openTransactions(ctx, tx, `l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND (l.relation = 'outbox.messages'::regclass
+		     OR l.relation IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass))`)
+	r.Open = r.Open[:min(len(r.Open), 10)]
+	return err
+}
+
+// openTransactions are those that have a lock of which the condition is true. The first one has drawn its number first,
+// if the lock is that of its number, or else begun first. Any role may see locks.
+func openTransactions(ctx context.Context, tx pgx.Tx, condition string, args ...any) ([]OpenTransaction, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT ON (l.virtualtransaction)
 		       coalesce(l.pid, 0), coalesce(p.gid, ''), coalesce(a.usename, p.owner, '')::text, coalesce(a.application_name, ''),
-		       coalesce(a.state, ''), coalesce(a.xact_start, p.prepared), coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), '')
+		       coalesce(a.state, ''), coalesce(a.xact_start, p.prepared), coalesce(left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120), ''),
+		       coalesce(age(l.transactionid), 0)
 		FROM pg_locks l
 		LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 		-- A prepared transaction has no pid, but holds the lock on its xid.
 		LEFT JOIN pg_locks x ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid'
 		LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-		WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
-		  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		  AND (l.relation = 'outbox.messages'::regclass
-		       OR l.relation IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass))
-		ORDER BY l.virtualtransaction`)
+		WHERE l.granted AND `+condition+`
+		ORDER BY l.virtualtransaction`, args...)
 	if err != nil {
-		return fmt.Errorf("read open transactions: %w", err)
+		return nil, fmt.Errorf("read open transactions: %w", err)
 	}
-	r.Open, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (OpenTransaction, error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (OpenTransaction, error) {
 		var t OpenTransaction
 		var since *time.Time
-		err := row.Scan(&t.PID, &t.Prepared, &t.User, &t.Application, &t.State, &since, &t.Query)
+		err := row.Scan(&t.PID, &t.Prepared, &t.User, &t.Application, &t.State, &since, &t.Query, &t.age)
 		t.Since = value(since)
 		return t, err
 	})
 	if err != nil {
-		return fmt.Errorf("read open transactions: %w", err)
+		return nil, fmt.Errorf("read open transactions: %w", err)
 	}
-	slices.SortStableFunc(r.Open, func(a, b OpenTransaction) int { return a.Since.Compare(b.Since) })
-	r.Open = r.Open[:min(len(r.Open), 10)]
-	return nil
+	slices.SortStableFunc(list, func(a, b OpenTransaction) int {
+		return cmp.Or(cmp.Compare(b.age, a.age), a.Since.Compare(b.Since))
+	})
+	return list, nil
 }
 
 // earliest is the first of both times; zero is none.

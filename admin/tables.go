@@ -35,8 +35,16 @@ type Table struct {
 	// it is started again.
 	RelayAlone bool `json:"blocked_known_to_relay_alone,omitempty"`
 
-	// Behind is the oldest open transaction that the strategy waits for; nil if it waits for none, or never does.
-	Behind *OpenTransaction `json:"behind,omitempty"`
+	// Behind is an open transaction that rows wait for; nil if none is known. Kept counts these rows, among the newest,
+	// and KeptSince is from when on the oldest might have been delivered; zero: unknown. Locked means that the
+	// transaction has locked them, which is looked for once rows are late. Otherwise the strategy passes none before it
+	// ends.
+	Behind    *OpenTransaction `json:"behind,omitempty"`
+	Kept      Count            `json:"kept_behind,omitzero"`
+	KeptSince time.Time        `json:"kept_behind_since,omitzero"`
+	Locked    bool             `json:"locked_by_it,omitempty"`
+
+	counted []string // the tables that are read to tell what waits
 }
 
 // OwnTable is what a relay knows of a destination with a table of its own, as it would write it to outbox.tables: for
@@ -88,7 +96,7 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) erro
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, owner, strategy, mapping::text, state, state_since, coalesce(last_error, ''), last_error_at,
 		       (extract(epoch FROM lag_objective) * 1000000)::bigint, updated_at,
-		       session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
+		       state <> 'waiting' AND session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())
 		       OR state = 'broken' AND updated_at > clock_timestamp() - interval '`+betweenSessions+`', account::text, began_at, settings::text
 		FROM outbox.tables ORDER BY destination, shard_group, 13 DESC, updated_at DESC`)
 	var list []tableRow
@@ -129,6 +137,9 @@ func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
 			return l.Destination == t.Destination && l.Group == t.Group && l.Owner == t.Owner
 		})
 		if i >= 0 {
+			if row.account.HandledAt.IsZero() { // nothing since it was started
+				row.account.HandledAt = list[i].account.HandledAt
+			}
 			list[i].account, list[i].Live = row.account, true
 			continue
 		}
@@ -159,8 +170,10 @@ func (r *Report) countTables(ctx context.Context, tx pgx.Tx, list []tableRow, sc
 		if err := d.count(ctx, tx, t.mapping, account, since, schema); err != nil {
 			return err
 		}
-		if err := d.readBehind(ctx, tx); err != nil {
-			return err
+		if _, _, late := r.late(d); late && t.mapping.Done.How != "" && d.Table.Uncounted == "" {
+			if err := d.findLocked(ctx, tx, t.mapping); err != nil {
+				d.Table.Untold = append(d.Table.Untold, "whether a transaction has locked rows: "+err.Error())
+			}
 		}
 	}
 	return nil
@@ -215,16 +228,24 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 	if err != nil {
 		return fmt.Errorf("destination %s: %w", d.Name, err)
 	}
-	d.Table.RelayAlone = m.Blocked() == ""
+	d.Table.RelayAlone, d.Table.counted = m.Blocked() == "", []string{d.Table.Name}
 	untold := func(what, why string) { d.Table.Untold = append(d.Table.Untold, what+": "+why) }
 	uncounted := func(err error) {
 		untold("pending", err.Error())
 		d.Table.Uncounted = err.Error()
 	}
-	if m.Done.How == "" {
-		untold("pending", "strategy "+d.Table.Strategy+
-			" marks no row, so the rows count that were written since the relay last settled one")
-	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) }); err != nil {
+	marksNone := "strategy " + d.Table.Strategy + " marks no row, so the rows count that "
+	switch {
+	case d.Table.Strategy == mapping.XMin || d.Table.Strategy == mapping.Serial:
+		untold("pending", marksNone+fmt.Sprintf("no offset has reached, among the %d newest", newestRows))
+		d.Table.counted = append(d.Table.counted, m.Offsets.Table)
+		err = within(ctx, tx, func(tx pgx.Tx) error { return d.countUnread(ctx, tx, name, m, account.Held > 0) })
+	case m.Done.How == "":
+		untold("pending", marksNone+"were written since the relay last settled one")
+	default:
+		err = within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) })
+	}
+	if err != nil {
 		uncounted(err)
 	}
 	d.account(account)
@@ -297,29 +318,21 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 			known = append(known, m.Claim.Status)
 		}
 	}
-	due := columnOf(m.CreatedAt, "timestamptz")
-	if m.DeliverAt != "" {
-		due = fmt.Sprintf("greatest(%s, %s)", due, columnOf(m.DeliverAt, "timestamptz"))
-	}
-	var byAge bool
-	if err := tx.QueryRow(ctx, newestSQL, name.String(), m.CreatedAt, m.ID, smallTable).Scan(&byAge); err != nil {
+	newest, err := newestBy(ctx, tx, name, m)
+	if err != nil {
 		return err
-	}
-	newest := "m." + schema.QuoteIdentifier(m.ID)
-	if byAge {
-		newest = "m." + schema.QuoteIdentifier(m.CreatedAt)
 	}
 	var n, odd int64
 	var oldest *time.Time
 	var example string
-	err := tx.QueryRow(ctx, fmt.Sprintf(`
+	err = tx.QueryRow(ctx, fmt.Sprintf(`
 		SELECT count(*) FILTER (WHERE passed), min(due) FILTER (WHERE passed), count(*) FILTER (WHERE odd AND NOT passed),
 			coalesce(min(status) FILTER (WHERE odd AND NOT passed), 'NULL')
 		FROM (SELECT *, coalesce(created > $1, false) AS passed, $3::text[] IS NOT NULL AND (status = ANY ($3)) IS NOT TRUE AS odd FROM (
 			SELECT %s AS created, %s AS due, coalesce(%s, false) AS waits, coalesce(%s, false) AS dead, %s AS status
 			FROM %s m WHERE %s IS NOT NULL ORDER BY %[7]s DESC LIMIT %[8]d) newest) s
 		WHERE NOT waits AND NOT dead AND due <= clock_timestamp() - $2::bigint * interval '1 microsecond'`,
-		columnOf(m.CreatedAt, "timestamptz"), due, waits, dead, status, name, newest, newestRows),
+		columnOf(m.CreatedAt, "timestamptz"), dueOf(m), waits, dead, status, name, newest, newestRows),
 		since, d.LagObjective.Microseconds(), known).Scan(&n, &oldest, &odd, &example)
 	if err != nil {
 		return err
@@ -333,8 +346,31 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 		d.Table.Passed, d.Table.PassedSince = found, value(oldest)
 		return nil
 	}
-	d.Pending, d.Oldest, d.Held.waiting = found, earliest(d.Oldest, value(oldest)), earliest(d.Held.waiting, value(oldest))
+	d.waits(found, value(oldest))
 	return nil
+}
+
+// waits adds what is found of the rows that wait, of a strategy that marks none.
+func (d *Destination) waits(found Count, oldest time.Time) {
+	if found.N > d.Pending.N {
+		d.Pending = found
+	}
+	d.Oldest, d.Held.waiting = earliest(d.Oldest, oldest), earliest(d.Held.waiting, oldest)
+}
+
+// newestBy is the column by which the newest rows are found: see newestSQL.
+func newestBy(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping) (string, error) {
+	var byAge bool
+	err := tx.QueryRow(ctx, newestSQL, name.String(), m.CreatedAt, m.ID, smallTable).Scan(&byAge)
+	if byAge {
+		return "m." + schema.QuoteIdentifier(m.CreatedAt), err
+	}
+	return "m." + schema.QuoteIdentifier(m.ID), err
+}
+
+// dueOf is from when on a row of the table m may be delivered.
+func dueOf(m mapping.Mapping) string {
+	return fmt.Sprintf("greatest(%s, %s)", columnOf(m.CreatedAt, "timestamptz"), columnOf(m.DeliverAt, "timestamptz"))
 }
 
 // columnOf is a column of the table m as a type; NULL if none is named.
@@ -388,8 +424,8 @@ func (d *Destination) countWaiting(ctx context.Context, tx pgx.Tx, name mapping.
 		       count(*) FILTER (WHERE tried), min(coalesce(tried_at, due)) FILTER (WHERE tried AND NOT blocked),
 		       count(*) FILTER (WHERE blocked), min(coalesce(tried_at, due)) FILTER (WHERE blocked),
 		       coalesce((array_agg(error ORDER BY tried_at DESC NULLS LAST) FILTER (WHERE tried AND error IS NOT NULL))[1], '')
-		FROM (SELECT greatest(%s, %s) AS due, %s AS tried, %s AS tried_at, %s AS error, coalesce(%s, false) AS blocked FROM %s m WHERE %s LIMIT %d) s`,
-		columnOf(m.CreatedAt, "timestamptz"), columnOf(m.DeliverAt, "timestamptz"), tried, columnOf(m.Failure.LastAttempt, "timestamptz"),
+		FROM (SELECT %s AS due, %s AS tried, %s AS tried_at, %s AS error, coalesce(%s, false) AS blocked FROM %s m WHERE %s LIMIT %d) s`,
+		dueOf(m), tried, columnOf(m.Failure.LastAttempt, "timestamptz"),
 		columnOf(m.Failure.Error, "text"), blocked, name, m.Unsettled(), countLimit+1)).
 		Scan(&n, &oldest, &waiting, &failed, &since, &blocks, &blockedSince, &last)
 	if err != nil {

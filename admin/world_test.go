@@ -19,9 +19,10 @@ type world struct {
 	blocked    bool
 	fails      bool // a message is refused again and again
 	dead       bool
-	passedOver bool // rows of the table were never waiting
-	uncounted  bool // the table can't be counted
-	behind     bool // the strategy waits for a transaction of somebody's
+	passedOver bool          // rows of the table were never waiting
+	uncounted  bool          // the table can't be counted
+	behind     time.Duration // for how long the oldest row has waited for a transaction of somebody's; 0: none does
+	locked     bool          // that has locked the row; otherwise the strategy waits for it
 
 	relay     string // "none", "stopped", or the state of one that lives
 	elsewhere bool   // the cursor is of another cluster
@@ -58,10 +59,12 @@ func newWorld(rng *rand.Rand) world {
 	}
 	if w.mapped {
 		w.elsewhere, w.lacks = false, false
-		w.passedOver, w.uncounted, w.behind = chance(rng, 15), chance(rng, 15), chance(rng, 15)
+		w.passedOver, w.uncounted = chance(rng, 15), chance(rng, 15)
+		w.behind, w.locked = pick(rng, 0, 0, 0, time.Second, time.Minute, 3*time.Hour), chance(rng, 30)
 		if w.slot = ""; w.uncounted {
-			w.waits = 0 // and who looks doesn't know
+			w.waits, w.behind = 0, 0 // and who looks doesn't know
 		}
+		w.waits = max(w.waits, w.behind) // the others wait for their turn
 	}
 	return w
 }
@@ -109,8 +112,9 @@ func (w *world) destination(name string, at time.Time) Destination {
 		if w.uncounted {
 			d.Table.Uncounted = "permission denied (SQLSTATE 42501)"
 		}
-		if w.behind {
-			d.Table.Behind = &OpenTransaction{PID: 1, Since: at.Add(-2 * time.Hour)}
+		if w.behind > 0 {
+			d.Table.Behind = &OpenTransaction{PID: 1, Since: at.Add(-5 * time.Hour)}
+			d.Table.Kept.N, d.Table.KeptSince, d.Table.Locked = 2, at.Add(-w.behind), w.locked
 		}
 	}
 	if w.refuses {
@@ -183,8 +187,8 @@ func (w *world) truth(s surroundings) (states []State) {
 	alarm := slices.ContainsFunc(states, func(s State) bool { return s.Tone() == Alarm })
 	add(w.slot == "lost" && delivers, StateAtRisk)
 	add(w.refuses && delivers, StateAtRisk)
-	add(w.late() && !alarm, StateLagging)
-	add(w.behind && w.objective > 0 && 2*time.Hour > w.objective && !alarm, StateLagging)
+	add(w.late() && w.waits > w.behind && !alarm, StateLagging)
+	add(w.late() && w.behind > w.objective && !alarm, StateLagging)
 	pausedFor := 10 * time.Minute
 	if w.pause == "whole for hours" {
 		pausedFor = 3 * time.Hour
@@ -269,14 +273,20 @@ func faults(r *Report, worlds []world, s surroundings, amended bool) (found []st
 		if slices.Sort(want); !slices.Equal(want, slices.Sorted(slices.Values(got))) {
 			fault("%s: %v is told, and true is %v: %q", d.Name, got, want, d.Verdict)
 		}
-		if d.Verdict.State.OK() && (w.late() || w.blocked || w.halted()) {
+		if d.Verdict.State.OK() && (w.late() || w.blocked || w.halted()) || d.Verdict.State == StateIdle && w.waits > 0 {
 			fault("%s: it is %s while rows wait", d.Name, d.Verdict.State)
+		}
+		behind := func(f Finding) bool { return strings.Contains(f.Cause, "the transaction of process 1 ") }
+		lags := w.late() && slices.Contains(want, StateLagging)
+		told := d.Verdict.State == StateFlowing || lags && w.behind > w.objective
+		if w.behind > 0 && told && !slices.ContainsFunc(all(d.Verdict), behind) {
+			fault("%s: the transaction is not named: %q", d.Name, d.Verdict)
 		}
 		if w.halted() && d.Verdict.Delivers() {
 			fault("%s: a pause that was forgotten is no alarm: %q", d.Name, d.Verdict)
 		}
 		throttled := func(f Finding) bool { return strings.HasPrefix(f.Cause, "throttled to 1/s by anna") }
-		if w.late() && w.throttle && slices.Contains(want, StateLagging) && !slices.ContainsFunc(all(d.Verdict), throttled) {
+		if lags && w.waits > w.behind && w.throttle && !slices.ContainsFunc(all(d.Verdict), throttled) {
 			fault("%s: the throttle is not named: %q", d.Name, d.Verdict)
 		}
 		for _, f := range all(d.Verdict) {

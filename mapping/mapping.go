@@ -302,6 +302,32 @@ func (m *Mapping) Freed() string {
 		schema.QuoteIdentifier(tried))
 }
 
+// Released is the SQL condition, on the table as m, that an operator has released a row that is blocked, which has been
+// claimed until infinity: by its next attempt or by its attempts. It is "" if no column tells.
+func (m *Mapping) Released() string {
+	var signs []string
+	if m.Failure.NextAttempt != "" {
+		signs = append(signs, "m."+schema.QuoteIdentifier(m.Failure.NextAttempt)+" IS DISTINCT FROM 'infinity'")
+	}
+	if freed := m.Freed(); freed != "" {
+		signs = append(signs, freed)
+	}
+	if signs == nil {
+		return ""
+	}
+	return fmt.Sprintf("m.%s = 'infinity' AND (%s)", schema.QuoteIdentifier(m.Claim.Until), strings.Join(signs, " OR "))
+}
+
+// NextAttempt is Failure.NextAttempt of the table as m, as MomentSQL has it, and NULL once an operator has reset the
+// attempts.
+func (m *Mapping) NextAttempt(t *Table) string {
+	next := t.Column(m.Failure.NextAttempt).MomentSQL("m." + schema.QuoteIdentifier(m.Failure.NextAttempt))
+	if freed := m.Freed(); freed != "" && !m.Claim.Counts { // a claim would count first
+		return fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, next)
+	}
+	return next
+}
+
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults

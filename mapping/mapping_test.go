@@ -124,6 +124,13 @@ func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 			t.Errorf("the error doesn't say %q: %v", want, err)
 		}
 	}
+	if _, err := conn.Exec(t.Context(), "CREATE VIEW seen AS SELECT * FROM odd"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadTable(t.Context(), conn, TableName{Name: "seen"})
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "is a view") {
+		t.Errorf("of a view: %v", err)
+	}
 	if _, err := ReadTable(t.Context(), conn, TableName{Name: "nowhere"}); !errors.Is(err, ErrMapping) {
 		t.Errorf("a table that isn't there: %v", err)
 	}

@@ -13,15 +13,18 @@ import (
 // MoveTrigger is the name of the trigger that Move makes.
 const MoveTrigger = "outbox_move"
 
-// Move returns statements for the way from a table to the outbox's own. After begin, each row that is inserted becomes
-// a message of the outbox in the same transaction, and is marked as delivered (or deleted), so that a relay of the
-// table leaves it alone. begin waits for the transactions that have inserted rows: what they wrote stays with that
-// relay. So every row is delivered on one of the two ways. back takes the trigger away again.
+// Move returns statements for the way from a table to the outbox's own. After begin, each row that is inserted, and
+// that a relay with the strategy would take now or at a known time, becomes a message of the outbox in the same
+// transaction, and is marked as delivered (or deleted), so that a relay of the table leaves it alone. The message is
+// due when the row was. A row that is inserted as done, dead, claimed by a status or blocked is left as it is, and so
+// is one that begins to wait later: these are the relay's. begin waits for the transactions that have inserted rows:
+// what they wrote stays with that relay. So every row is delivered on one of the two ways. back takes the trigger away
+// again.
 //
 // The role has to have the rights of the table's owner, who has to be a writer of the outbox: the trigger acts with the
 // owner's rights. A message has the texts and headers that a relay would have read. A row keeps its message id if that
 // is a UUID. What the outbox's limits refuse is refused to the row's writer.
-func (m *Mapping) Move(t *Table) (begin, back string, err error) {
+func (m *Mapping) Move(t *Table, strategy string) (begin, back string, err error) {
 	var faults settings.Faults
 	faults.Add("", m.Validate())
 	faults.Add("", m.Fit(t))
@@ -36,8 +39,10 @@ func (m *Mapping) Move(t *Table) (begin, back string, err error) {
 		return "", "", fmt.Errorf("move from table %s: %w", t.TableName(), err)
 	}
 	function := moveFunction(t)
-	begin = schema.TriggerFunction(function, t.Owner, "", m.moveBody(t)) + fmt.Sprintf(
-		"CREATE OR REPLACE TRIGGER %s AFTER INSERT ON %s FOR EACH ROW EXECUTE FUNCTION %s();\n", MoveTrigger, t.TableName(), function)
+	// What a comment says of an earlier trigger doesn't hold for one by another mapping.
+	begin = schema.TriggerFunction(function, t.Owner, "", m.moveBody(t, strategy)) + fmt.Sprintf(
+		"CREATE OR REPLACE TRIGGER %[1]s AFTER INSERT ON %[2]s FOR EACH ROW EXECUTE FUNCTION %[3]s();\n"+
+			"COMMENT ON TRIGGER %[1]s ON %[2]s IS NULL;\n", MoveTrigger, t.TableName(), function)
 	back = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\nDROP FUNCTION IF EXISTS %s();\n", MoveTrigger, t.TableName(), function)
 	return begin, back, nil
 }
@@ -62,16 +67,15 @@ func (t *Table) freshText(name string) string {
 	return t.Column(name).TextSQL(fresh(name))
 }
 
-// moveBody is the body of the trigger's function. The session's time zone stays, because it says what a time without a
-// zone means: when to deliver, and when a row was delivered.
-func (m *Mapping) moveBody(t *Table) string {
-	key, deliverAt := "NULL", "NULL"
+// moveBody is the body of the trigger's function. A row is copied if it could be marked, so what the relay's conditions
+// say of the row decides. The session's time zone stays, because it says what a time without a zone means: when to
+// deliver, and when a row was delivered.
+func (m *Mapping) moveBody(t *Table, strategy string) string {
+	key := "NULL"
 	if m.Key != "" {
 		key = t.templateSQL(m.Key)
 	}
-	if m.DeliverAt != "" {
-		deliverAt = fresh(m.DeliverAt) + "::timestamptz"
-	}
+	waits, due := m.due(t, strategy)
 	payload, contentType := "convert_to("+fresh(m.Payload)+"::text, 'UTF8')", "NULL"
 	switch t.Column(m.Payload).Kind {
 	case KindBytes:
@@ -83,19 +87,51 @@ func (m *Mapping) moveBody(t *Table) string {
 		contentType = t.freshText(m.ContentType)
 	}
 	return fmt.Sprintf(`
+DECLARE
+    due timestamptz;
 BEGIN
     IF %[1]s THEN
         RAISE EXCEPTION 'the table has another owner than the trigger %[2]s' USING HINT = 'Run outbox migrate from --step 1 again.';
     END IF;
-    PERFORM outbox.publish(%[3]s, %[4]s, key => %[5]s,
-        headers => %[6]s,
-        aggregate_type => %[7]s, aggregate_id => %[8]s, event_type => %[9]s,
-        content_type => %[10]s, deliver_at => %[11]s, message_id => %[12]s);
-    %[13]s;
+    %[12]s
+        WHERE %[13]s
+        RETURNING %[14]s INTO due;
+    IF FOUND THEN
+        PERFORM outbox.publish(%[3]s, %[4]s, key => %[5]s,
+            headers => %[6]s,
+            aggregate_type => %[7]s, aggregate_id => %[8]s, event_type => %[9]s, content_type => %[10]s, message_id => %[11]s,
+            deliver_at => CASE WHEN due >= '1970-01-01 00:00:00+00' THEN least(due, '9999-12-31 23:59:59.999999+00') END);
+    END IF;
     RETURN NULL;
 END `, schema.OwnedByAnother, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.freshText(m.AggregateType),
-		t.freshText(m.AggregateID), t.freshText(m.EventType), contentType, deliverAt, m.messageIDSQL(t),
-		m.delivered(t)+" WHERE "+schema.QuoteIdentifier(m.ID)+" = "+fresh(m.ID))
+		t.freshText(m.AggregateID), t.freshText(m.EventType), contentType, m.messageIDSQL(t),
+		m.delivered(t), strings.Join(append(waits, "m."+schema.QuoteIdentifier(m.ID)+" = "+fresh(m.ID)), " AND "), due)
+}
+
+// due are the conditions, on the table as m, that a relay delivers a row without an operator, and the time from which
+// on. Only a relay that leases rows heeds the time until which one is claimed.
+func (m *Mapping) due(t *Table, strategy string) (waits []string, due string) {
+	waits = []string{m.Waiting()}
+	var times []string
+	if m.DeliverAt != "" {
+		times = append(times, t.Column(m.DeliverAt).MomentSQL("m."+schema.QuoteIdentifier(m.DeliverAt)))
+	}
+	if m.Failure.NextAttempt != "" {
+		next := m.NextAttempt(t)
+		waits, times = append(waits, "("+next+" = 'infinity') IS NOT TRUE"), append(times, next)
+	}
+	if until := m.Claim.Until; until != "" && strategy == Lease {
+		moment := t.Column(until).MomentSQL("m." + schema.QuoteIdentifier(until))
+		free := "(" + moment + " = 'infinity') IS NOT TRUE"
+		if released := m.Released(); released != "" {
+			free = "(" + free + " OR " + released + ")"
+		}
+		waits, times = append(waits, free), append(times, "nullif("+moment+", 'infinity')")
+	}
+	if times == nil {
+		return waits, "NULL"
+	}
+	return waits, "greatest(" + strings.Join(times, ", ") + ")"
 }
 
 // messageIDSQL is the message's id if it is a UUID, be it as a text.
@@ -128,7 +164,7 @@ func (m *Mapping) headersSQL(t *Table) string {
 // delivered is the beginning of the statement that marks a row as a relay does that has delivered it.
 func (m *Mapping) delivered(t *Table) string {
 	if m.Done.How == DoneDelete {
-		return "DELETE FROM " + t.TableName().String()
+		return "DELETE FROM " + t.TableName().String() + " AS m"
 	}
 	var set []string
 	mark := func(column, value string) {
@@ -147,7 +183,7 @@ func (m *Mapping) delivered(t *Table) string {
 	mark(m.Done.Flag, "true")
 	mark(m.Done.At, "clock_timestamp()")
 	mark(m.Done.UpdatedAt, "clock_timestamp()")
-	return "UPDATE " + t.TableName().String() + " SET " + strings.Join(set, ", ")
+	return "UPDATE " + t.TableName().String() + " AS m SET " + strings.Join(set, ", ")
 }
 
 // templateSQL is a template over the columns of a row that is new. It is NULL if one of them is.

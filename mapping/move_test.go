@@ -1,9 +1,12 @@
 package mapping
 
 import (
+	"cmp"
 	"context"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,7 +41,7 @@ func TestWhatMovesDoesNotDependOnTheSessionThatInserts(t *testing.T) {
 	for _, column := range []string{"at", "late", "local", "day", "took", "bytes", "ratio"} {
 		m.HeaderColumns = append(m.HeaderColumns, HeaderColumn{Name: column, Column: column})
 	}
-	begin, _, err := m.Move(table)
+	begin, _, err := m.Move(table, SkipLocked)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +92,7 @@ func TestWhatMovesIsWhatARelayWouldHaveRead(t *testing.T) {
 			}
 			m := Mapping{Table: quoted, ID: "id", Topic: "t", Payload: "body", Headers: "h", Done: Done{How: DoneBoolean, Column: "sent"},
 				HeaderColumns: []HeaderColumn{{"a", column}, {"b", column}, {"b", "second"}, {"c", "second"}}}
-			begin, back, err := m.Move(table)
+			begin, back, err := m.Move(table, SkipLocked)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,11 +147,11 @@ func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 		}
 		return table
 	}
-	if _, _, err := m.Move(read()); err == nil || !strings.Contains(err.Error(), "--writer '"+role) {
+	if _, _, err := m.Move(read(), SkipLocked); err == nil || !strings.Contains(err.Error(), "--writer '"+role) {
 		t.Errorf("the owner is no writer: %v", err)
 	}
 	exec(schema.Grants(role, "", ""))
-	begin, _, err := m.Move(read())
+	begin, _, err := m.Move(read(), SkipLocked)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,5 +163,84 @@ func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 	exec(`ALTER TABLE own OWNER TO CURRENT_USER`)
 	if _, err := conn.Exec(t.Context(), `INSERT INTO own VALUES (2, 'a')`); err == nil || !strings.Contains(err.Error(), "has another owner") {
 		t.Errorf("the table is somebody else's: %v", err)
+	}
+}
+
+// A row that a relay would not deliver, or that it would deliver later, is left alone, or is due later.
+func TestWhatMovesIsWhatARelayWouldDeliverAndWhen(t *testing.T) {
+	t.Parallel()
+	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	status := Done{How: DoneStatus, Column: "state", Waiting: "new", Value: "sent"}
+	times := Failure{Attempts: "tried", Error: "error", NextAttempt: "next"}
+	for name, c := range map[string]struct {
+		columns  string
+		m        Mapping
+		strategy string
+		insert   string // id first
+		messages string // each with the time from which it is due
+		rows     string // what the table has then
+	}{
+		"timestamp": {"at timestamptz", Mapping{Done: Done{How: DoneTimestamp, Column: "at"}}, SkipLocked,
+			`(1, '2020-01-01'), (2, NULL)`, `2`, `1 2020-01-01 00:00:00+00, 2 marked`},
+		"boolean": {"at boolean", Mapping{Done: Done{How: DoneBoolean, Column: "at"}}, Advisory,
+			`(1, true), (2, NULL), (3, false)`, `2, 3`, `1 t, 2 t, 3 t`},
+		"status": {"state text", Mapping{Done: status, Failure: Failure{FailedValue: "failed"}}, Advisory,
+			`(1, 'draft'), (2, 'sent'), (3, 'new'), (4, 'failed'), (5, NULL)`, `3`, `1 draft, 2 sent, 3 sent, 4 failed, 5`},
+		"claimed by a status": {"state text, since timestamptz", Mapping{Done: status, Claim: Claim{Status: "busy", Since: "since"}}, Lease,
+			`(1, 'busy', now()), (2, 'new', now())`, `2`, `1 busy marked, 2 sent marked`},
+		"claimed until": {"until timestamptz", Mapping{Claim: Claim{Until: "until"}}, Lease,
+			`(1, '2130-01-01'), (2, NULL), (3, '-infinity'), (4, 'infinity')`, `1 2130-01-01, 2, 3`, `4 infinity`},
+		"claimed until, by another strategy": {"until timestamptz", Mapping{Claim: Claim{Until: "until"}}, SkipLocked,
+			`(1, '2130-01-01'), (2, 'infinity')`, `1, 2`, ``},
+		"claimed until, without a zone": {"until timestamp", Mapping{Claim: Claim{Until: "until"}}, Lease,
+			`(1, '2130-01-01'), (2, 'infinity')`, `1 2130-01-01`, `2 infinity`},
+		"the next attempt": {"next timestamptz, tried int, error text", Mapping{Failure: times}, SkipLocked,
+			`(1, '2130-01-01', 1, 'x'), (2, 'infinity', 1, 'x'), (3, 'infinity', 0, 'x'), (4, '2130-01-01', 0, 'x'), (5, '2130-01-01', 0, NULL)`,
+			`1 2130-01-01, 3, 4, 5 2130-01-01`, `2 infinity 1 x`},
+		"the latest of all": {"due timestamp, until timestamptz, next timestamp, tried int, error text",
+			Mapping{DeliverAt: "due", Claim: Claim{Until: "until"}, Failure: times}, Lease,
+			`(1, '2130-01-03', '2130-01-02', '2130-01-01'), (2, '2130-01-01', '2130-01-03', NULL), (3, NULL, NULL, '2130-01-03'),
+			(4, '2130-01-01', 'infinity', '2130-01-02'), (5, NULL, 'infinity', NULL), (6, '2130-01-01', NULL, 'infinity'),
+			(7, 'infinity', '2130-01-01', NULL), (8, '-infinity', NULL, NULL), (9, '1960-01-01', NULL, NULL)`,
+			`1 2130-01-03, 2 2130-01-03, 3 2130-01-03, 4 2130-01-02, 5, 7 9999-12-31, 8, 9`, `6 2130-01-01 00:00:00 infinity`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := conn.Exec(t.Context(), `SET timezone = UTC; DROP TABLE IF EXISTS own; TRUNCATE outbox.messages;
+				CREATE TABLE own (id int PRIMARY KEY, `+c.columns+`, body text DEFAULT '-')`); err != nil {
+				t.Fatal(err)
+			}
+			table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := c.m
+			m.Table, m.ID, m.Topic, m.Key, m.Payload, m.RowsMayBeDeleted = "own", "id", "t", "{id}", "body", true
+			m.Done.How = cmp.Or(m.Done.How, DoneDelete)
+			begin, _, err := m.Move(table, c.strategy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), begin+`INSERT INTO own VALUES `+c.insert); err != nil {
+				t.Fatal(err)
+			}
+			var messages, rows string
+			if err := conn.QueryRow(t.Context(), `SELECT
+				(SELECT coalesce(string_agg(concat_ws(' ', key, deliver_at::date), ', ' ORDER BY key), '') FROM outbox.messages),
+				(SELECT coalesce(string_agg(regexp_replace(btrim(translate(own::text, '(),"', '   ')), ' +', ' ', 'g'), ', ' ORDER BY id), '') FROM own)`,
+			).Scan(&messages, &rows); err != nil {
+				t.Fatal(err)
+			}
+			rows = regexp.MustCompile(time.Now().UTC().Format("2006-")+`\S+ \S+\+00`).ReplaceAllString(strings.ReplaceAll(rows, " -", ""), "marked")
+			if messages != c.messages || rows != c.rows {
+				t.Errorf("messages %q, rows %q\nwant     %q, rows %q", messages, rows, c.messages, c.rows)
+			}
+		})
 	}
 }

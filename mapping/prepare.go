@@ -22,8 +22,8 @@ type Statement struct {
 
 // Missing returns the statements that create what the database lacks for a relay to read the table of m by strategy:
 // the table of dead letters, the table of offsets; for strategy replication the publication and the slot, in this
-// order, because a slot without a publication can't be read. It changes nothing. The table itself is the
-// application's.
+// order: a slot passes over what is inserted before its publication is there. So a slot that has been made before is
+// refused. It changes nothing. The table itself is the application's.
 func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, publication string) (all []Statement, err error) {
 	name, err := ParseTableName(m.Table)
 	if err != nil {
@@ -81,8 +81,17 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 		return nil, err
 	}
 	all = append(all, published...)
-	return all, lacks("replication slot "+slot+", which has what is committed from now on", CreateSlotSQL(slot),
-		"SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot)
+	before := len(all)
+	if err := lacks("replication slot "+slot+", which has what is committed from now on", CreateSlotSQL(slot),
+		"SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot); err != nil {
+		return nil, err
+	}
+	if len(published) > 0 && len(all) == before {
+		return nil, fmt.Errorf("slot %q is there, but not the %s, so what is inserted into the table isn't sent through the slot, "+
+			"afterwards either. Deliver the waiting messages by a strategy that reads the table. Then run: "+
+			"SELECT pg_drop_replication_slot(%s); and this again", slot, published[0].What, schema.QuoteLiteral(slot))
+	}
+	return all, nil
 }
 
 // publishedSQL tells what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't
@@ -92,19 +101,24 @@ SELECT concat_ws(', ', 'insert', CASE WHEN p.pubupdate THEN 'update' END, CASE W
 		CASE WHEN p.pubtruncate THEN 'truncate' END), p.pubinsert,
 	EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname = $3 AND t.tablename = $4),
 	p.puballtables OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid),
-	c.relkind = 'p' AND NOT p.pubviaroot
+	c.relkind = 'p' AND NOT p.pubviaroot,
+	EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid AND to_jsonb(r) ->> 'prqual' IS NOT NULL)
 FROM pg_publication p, pg_class c WHERE p.pubname = $1 AND c.oid = to_regclass($2)`
 
 // lacksPublication returns the statement that creates a publication, or has it send inserts into the table.
 func lacksPublication(ctx context.Context, q schema.Querier, publication string, table TableName) ([]Statement, error) {
 	var operations string
-	var inserts, listed, member, unrooted bool
+	var inserts, listed, member, unrooted, filtered bool
 	alter := "ALTER PUBLICATION " + schema.QuoteIdentifier(publication)
 	add := alter + " ADD TABLE " + table.String() + ";"
 	err := q.QueryRow(ctx, publishedSQL, publication, table.String(), table.Schema, table.Name).
-		Scan(&operations, &inserts, &listed, &member, &unrooted)
+		Scan(&operations, &inserts, &listed, &member, &unrooted, &filtered)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return []Statement{{"publication " + publication, CreatePublicationSQL(publication, table), add}}, nil
+	}
+	if err == nil && filtered {
+		return nil, fmt.Errorf("publication %q has a row filter for table %s, so it leaves rows out: name another one "+
+			"(replication.publication), and, if the slot is there already, another slot (replication.slot)", publication, table)
 	}
 	if err != nil || inserts && listed {
 		return nil, err

@@ -57,6 +57,36 @@ func TestWhatIsMissingIsCreatedByItsStatements(t *testing.T) {
 	}
 }
 
+// A slot has passed over what was inserted without a publication, so the statement that makes one is not enough.
+func TestAPublicationIsNotMadeBehindASlot(t *testing.T) {
+	t.Parallel()
+	conn, exec := connected(t)
+	slot := "behind_" + conn.Config().Database
+	exec(`CREATE TABLE box (id bigint PRIMARY KEY, topic text, body text)`)
+	exec(CreateSlotSQL(slot))
+	m := Mapping{Table: "box", ID: "id", Topic: "{topic}", Payload: "body"}
+	missing := func() ([]Statement, error) { return Missing(t.Context(), conn, &m, Replication, slot, "P") }
+	for _, sql := range []string{``, `CREATE PUBLICATION "P"`, `ALTER PUBLICATION "P" ADD TABLE box; ALTER PUBLICATION "P" SET (publish = 'update')`} {
+		if sql != "" {
+			exec(sql)
+		}
+		all, err := missing()
+		if err == nil || !strings.Contains(err.Error(), "SELECT pg_drop_replication_slot('"+slot+"')") {
+			t.Errorf("%q: %v, %v, want an error that names the slot", sql, all, err)
+		}
+	}
+	exec("SELECT pg_drop_replication_slot('" + slot + "')")
+	if all, err := missing(); err != nil || len(all) != 2 {
+		t.Errorf("without the slot: %v, %v", all, err)
+	}
+	if conn.QueryRow(t.Context(), "SELECT 1 WHERE current_setting('server_version_num')::int >= 150000").Scan(new(int)) == nil {
+		exec(`ALTER PUBLICATION "P" SET (publish = 'insert'); ALTER PUBLICATION "P" SET TABLE box WHERE (id > 1)`)
+		if all, err := missing(); err == nil || !strings.Contains(err.Error(), "row filter") {
+			t.Errorf("with a filter: %v, %v", all, err)
+		}
+	}
+}
+
 // A publication counts only as far as it sends inserts in the table's name.
 func TestAPublicationThatLacksTheTableIsCompleted(t *testing.T) {
 	t.Parallel()

@@ -153,7 +153,7 @@ type ColumnCheck struct {
 // type that isn't is code of whoever owns the type.
 func (c *TableColumn) TextSQL(value string) string {
 	switch {
-	case c.Kind == KindTime && !strings.HasSuffix(c.Base, "without time zone"):
+	case c.Kind == KindTime && !c.Walls():
 		return "regexp_replace((" + value + ` AT TIME ZONE 'UTC')::text, E'(\\d)( BC)?$', E'\\1+00\\2')`
 	case c.Cast || c.Kind == KindEnum || c.Kind == KindOther:
 		return "CASE WHEN num_nulls(" + value + ") = 0 THEN concat(" + value + ") END"
@@ -161,10 +161,23 @@ func (c *TableColumn) TextSQL(value string) string {
 	return value + "::text"
 }
 
+// Walls reports whether a column has times of a clock, in a zone that only the session knows.
+func (c *TableColumn) Walls() bool { return strings.HasSuffix(c.Base, "without time zone") }
+
+// MomentSQL is a time of the column as timestamptz, in SQL, where it is one that brokers know. Beyond the ends of time
+// the zone doesn't matter, and some times have no equivalent.
+func (c *TableColumn) MomentSQL(value string) string {
+	if !c.Walls() {
+		return value + "::timestamptz"
+	}
+	return fmt.Sprintf("CASE WHEN %[1]s BETWEEN '0001-01-01 BC' AND '10001-01-01' THEN %[1]s::timestamptz "+
+		"WHEN %[1]s > '2000-01-01' THEN 'infinity' WHEN %[1]s IS NOT NULL THEN '-infinity' END", value)
+}
+
 // TableIndex is a valid index of a Table.
 type TableIndex struct {
 	Name       string
-	Columns    []string // in order, without included columns; "" for an expression
+	Columns    []string // in order, without included columns; "" for an expression, and for other values than the column's =
 	Unique     bool
 	Primary    bool
 	Predicate  string // of a partial index
@@ -185,9 +198,11 @@ func (t *Table) Column(name string) *TableColumn {
 }
 
 const tableSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p'
+SELECT c.oid, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text, ` + schema.WritesSQL + `, c.relkind = 'p',
+	CASE c.relkind WHEN 'r' THEN '' WHEN 'p' THEN '' WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
+		ELSE 'no table' END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')`
+WHERE c.oid = to_regclass($1)`
 
 // downSQL, the oid and the modifier of a type, and toBaseSQL follow the type down through domains to its base.
 const (
@@ -211,12 +226,7 @@ const baseSQL = `format_type(b.oid, y.modifier), b.typname::text, b.typtype::tex
 	(WITH RECURSIVE parts AS (
 		SELECT b.oid
 		UNION
-		SELECT x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
-			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-			UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-			UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
-				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
-		) x
+		SELECT x.oid FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid CROSS JOIN LATERAL ` + schema.TypePartsSQL + ` x
 	) SELECT bool_or(t.typname LIKE 'reg%' AND t.typnamespace = 'pg_catalog'::regnamespace OR t.typname = 'timestamptz' AND t.oid <> b.oid)
 		FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid)`
 
@@ -276,8 +286,9 @@ ORDER BY a.attnum`
 
 const indexesSQL = `
 SELECT c.relname::text,
-	ARRAY(SELECT coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum), '')
-		FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, place) WHERE k.place <= i.indnkeyatts ORDER BY k.place),
+	ARRAY(SELECT coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+			WHERE a.attrelid = i.indrelid AND a.attnum = k.attnum AND (k.by = a.attcollation OR l.collisdeterministic IS NOT false)), '')
+		FROM unnest(i.indkey::int2[], i.indcollation::oid[]) WITH ORDINALITY k (attnum, by, place) WHERE k.place <= i.indnkeyatts ORDER BY k.place),
 	i.indisunique, i.indisprimary, coalesce(pg_get_expr(i.indpred, i.indrelid), ''), pg_get_indexdef(i.indexrelid)
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = $1 AND i.indisvalid
@@ -294,14 +305,17 @@ func ReadTable(ctx context.Context, q schema.Querier, name TableName) (*Table, e
 }
 
 func readTable(ctx context.Context, q schema.Querier, name TableName) (*Table, error) {
-	t := &Table{}
-	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned)
+	t, kind := &Table{}, ""
+	err := q.QueryRow(ctx, tableSQL, name.String()).Scan(&t.OID, &t.Schema, &t.Name, &t.Owner, &t.Writer, &t.Partitioned, &kind)
 	if errors.Is(err, pgx.ErrNoRows) || sqlstate.Of(err) == "42501" {
 		return nil, fmt.Errorf("%w: there is no table %s, or this role may not see it; name it with its schema if it is "+
 			"not in the search path", ErrMapping, name)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if kind != "" {
+		return nil, fmt.Errorf("%w: %s is %s, which no relay reads: name the table that has the rows", ErrMapping, name, kind)
 	}
 	if err := q.QueryRow(ctx, childrenSQL, t.OID).Scan(&t.Children, &t.Foreign); err != nil {
 		return nil, err
@@ -499,7 +513,8 @@ func (f *fitting) unique(id string) {
 	switch family := f.table.spread(id); {
 	case !alone && !(f.table.Partitioned && within):
 		f.faults = append(f.faults,
-			fmt.Errorf("column %q of table %s has no unique index of its own, so it can't be the id", id, f.table.TableName()))
+			fmt.Errorf("column %q of table %s has no unique index of its own (without WHERE, and in the column's collation if that "+
+				"takes different texts for equal), so it can't be the id", id, f.table.TableName()))
 	case family && len(c.Apart) > 0 && c.oneSource() == "":
 		f.fault(c, "can't be the id: in %s its values don't come from where they come from in the table itself, so "+lost+
 			"let them have the same default, from one sequence (ALTER TABLE … ALTER COLUMN %s SET DEFAULT nextval('…'), after "+

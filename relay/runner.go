@@ -87,6 +87,9 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 			r.cfg.Logger.Warn("lease lost", "destination", r.cfg.Name)
 			continue
 		}
+		if state.unsettled = nil; errors.Is(err, errUnsettled) {
+			state.unsettled = err
+		}
 		failures++
 		wait := Backoff{Initial: 100 * time.Millisecond, Max: pauseAfter(err)}.delay(failures, rand.Float64())
 		r.cfg.Logger.Error("session ended, acquiring again", "destination", r.cfg.Name, "error", err, "pause", wait)
@@ -145,6 +148,7 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		most:    slices.Repeat([]int{math.MaxInt}, core.Stripes),
 		calls:   make(map[int]time.Time),
 		work:    work,
+		started: time.Now(),
 	}
 	l.probe.pinger, _ = As[Pinger](r.broker)
 	l.recognition.identifier, _ = As[Identifier](r.broker)
@@ -184,6 +188,7 @@ type loop struct {
 	session Session
 	state   *tracker
 	core    *core
+	started time.Time
 
 	probe       probe
 	recognition recognition
@@ -354,6 +359,7 @@ func (l *loop) start(r ready) {
 					l.fail(fmt.Errorf("%w: %w", errUnsettled, err))
 					return
 				}
+				l.state.unsettled = nil
 				l.logSettled(s)
 				l.relay.observe(func() { l.relay.cfg.Observer.Settled(s) })
 				l.core.onSettled(time.Now())
@@ -526,6 +532,9 @@ func (l *loop) watchOutage(now time.Time) time.Time {
 }
 
 func (l *loop) tell(hangs bool) {
+	if time.Since(l.started) > usualPause {
+		l.state.unsettled = nil // nothing may be left to settle
+	}
 	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
 		if l.state.change(StateStalled, cause) {
 			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
@@ -619,9 +628,15 @@ type tracker struct {
 	source Reporting // nil: it keeps no states
 	state  State
 	cause  string
+
+	unsettled error // why the last session could not settle, until this one can
 }
 
+// change notes the state. A relay whose settlements fail stays broken, whatever its broker answers meanwhile.
 func (t *tracker) change(state State, err error) bool {
+	if t.unsettled != nil && state != StateStopped && state != StateWaiting {
+		state, err = StateBroken, t.unsettled
+	}
 	cause := ""
 	if err != nil {
 		cause = err.Error()

@@ -481,6 +481,36 @@ func TestARelayThatMayNotSettleRepeatsLittle(t *testing.T) {
 	})
 }
 
+// What can't be sent is to be set aside, and a full disk refuses that. Which of the two is told doesn't change with
+// each attempt.
+func TestARelayThatCannotSettleIsBrokenWhateverItsBrokerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source, seen := newTable(1), &states{}
+		source.settle = errors.New("no space left on device")
+		broker := &wire{answer: func(*outbox.Message) error { return outbox.TopicUnavailable(errors.New("no stream")) }}
+		stop := start(t, source, broker, Config{Observer: seen})
+		time.Sleep(time.Hour)
+		seen.mu.Lock()
+		first := slices.Index(seen.list, StateBroken)
+		if first < 0 || slices.ContainsFunc(seen.list[first:], func(s State) bool { return s != StateBroken && s != StateWaiting }) {
+			t.Errorf("its first states are %v", seen.list[:min(len(seen.list), 9)])
+		}
+		seen.mu.Unlock()
+		source.mu.Lock()
+		source.settle = nil
+		source.mu.Unlock()
+		time.Sleep(time.Minute)
+		seen.mu.Lock()
+		if last := seen.list[len(seen.list)-1]; last == StateBroken {
+			t.Error("it is broken when there is room")
+		}
+		seen.mu.Unlock()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // noted is a source that tells which causes it was told.
 type noted struct {
 	*table

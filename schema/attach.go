@@ -61,6 +61,7 @@ type Trigger struct {
 
 // attached is what the database knows about a table that is to be attached.
 type attached struct {
+	oid               uint32
 	kind, persistence string
 	schema            string // quoted
 	table, name       string // the first one quoted, with its schema
@@ -85,6 +86,13 @@ const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog
 	JOIN pg_catalog.pg_proc p ON p.pronamespace = o.oid AND p.proname = 'publish' AND p.proargtypes[1] = 'bytea'::regtype
 	WHERE o.nspname = 'outbox' AND has_schema_privilege(c.relowner, o.oid, 'USAGE') AND has_column_privilege(c.relowner, m.oid, 'topic', 'INSERT')
 	AND has_sequence_privilege(c.relowner, s.oid, 'USAGE') AND has_function_privilege(c.relowner, p.oid, 'EXECUTE'))`
+
+// TypePartsSQL lists the oids of the types that a type t, a row of pg_type, is made of: as a subquery.
+const TypePartsSQL = `(
+	SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+	UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+	UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+		WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped)`
 
 // neighboursSQL lists the triggers that run after a row was changed, of the table c and its partitions, whose names
 // sort before or after ours. Those of constraints belong to the server, and change only other rows.
@@ -116,7 +124,7 @@ func Overtaken(ctx context.Context, q Querier) ([][3]string, error) {
 }
 
 var attachedSQL = `
-SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
+SELECT c.oid, c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname), c.relname::text,
 	coalesce((SELECT format('%I.%I', s.nspname, p.proname) FROM pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace WHERE p.oid = g.tgfoid), f.name),
 	coalesce((SELECT pg_get_userbyid(p.proowner)::text FROM pg_proc p
 		WHERE p.oid = coalesce(g.tgfoid, to_regprocedure(f.name || '()')::oid) AND NOT pg_has_role(p.proowner, 'USAGE')), ''),
@@ -135,11 +143,7 @@ SELECT c.relkind::text, c.relpersistence::text, quote_ident(n.nspname), format('
 	ARRAY(WITH RECURSIVE parts AS (
 		SELECT attname, atttypid AS oid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
 		UNION
-		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL (
-			SELECT t.typelem AS oid WHERE t.typcategory = 'A' UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-			UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-			UNION ALL SELECT a.atttypid FROM pg_attribute a
-				WHERE a.attrelid = t.typrelid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped) x
+		SELECT p.attname, x.oid FROM parts p JOIN pg_type t ON t.oid = p.oid CROSS JOIN LATERAL ` + TypePartsSQL + ` x
 	) SELECT ARRAY[p.attname::text, format_type(t.oid, NULL), pg_get_userbyid(t.typowner)::text]
 	FROM parts p JOIN pg_type t ON t.oid = p.oid
 	WHERE t.typtype <> 'd' AND NOT pg_has_role(t.typowner, c.relowner, 'MEMBER') ORDER BY 1)
@@ -155,9 +159,9 @@ WHERE c.oid = to_regclass($1) AND n.nspname <> 'outbox'`
 // look reads what the database knows about the table.
 func (a Attachment) look(ctx context.Context, q Querier) (*attached, error) {
 	t := new(attached)
-	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.kind, &t.persistence, &t.schema, &t.table, &t.name, &t.function,
-		&t.holder, &t.owner, &t.user, &t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns, &t.virtual,
-		&t.primary, &t.children, &t.before, &t.after, &t.strange)
+	err := q.QueryRow(ctx, attachedSQL, a.Table).Scan(&t.oid, &t.kind, &t.persistence, &t.schema, &t.table, &t.name,
+		&t.function, &t.holder, &t.owner, &t.user, &t.owns, &t.writes, &t.creates, &t.trigger, &t.foreign, &t.inherited, &t.columns,
+		&t.virtual, &t.primary, &t.children, &t.before, &t.after, &t.strange)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("attach %s: %w, or it is one of the outbox", a.Table, ErrNoTable)
 	}
@@ -188,7 +192,49 @@ func (a Attachment) Plan(ctx context.Context, q Querier) (Trigger, error) {
 	if err := a.check(t); err != nil {
 		return Trigger{}, fmt.Errorf("attach %s: %w", a.Table, err)
 	}
-	return Trigger{Make: a.makeSQL(t), Notes: a.notes(t)}, nil
+	last, err := LastValueNote(ctx, q, t.oid)
+	if err != nil {
+		return Trigger{}, fmt.Errorf("attach %s: %w", a.Table, err)
+	}
+	return Trigger{Make: a.makeSQL(t), Notes: append(a.notes(t), last)}, nil
+}
+
+// drawnSQL lists the columns of the table $1 whose values are drawn from a sequence, by the identity or the default,
+// with that sequence. Names are quoted.
+const drawnSQL = `
+SELECT quote_ident(a.attname), format('%I.%I', n.nspname, s.relname)
+FROM pg_attribute a LEFT JOIN pg_attrdef f ON f.adrelid = a.attrelid AND f.adnum = a.attnum JOIN pg_depend d ON
+	d.deptype = 'i' AND d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid
+		AND d.refobjsubid = a.attnum
+	OR d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass
+JOIN pg_class s ON s.oid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid END AND s.relkind = 'S'
+	JOIN pg_namespace n ON n.oid = s.relnamespace
+WHERE a.attrelid = $1 AND NOT a.attisdropped ORDER BY a.attnum, 2`
+
+// LastValueNote is what a person who makes a trigger that writes messages has to know of lastval(), whose number can't
+// be put back: a sentence on what to use instead for the table with the oid.
+func LastValueNote(ctx context.Context, q Querier, oid uint32) (string, error) {
+	rows, err := q.Query(ctx, drawnSQL, oid)
+	if err != nil {
+		return "", fmt.Errorf("look for sequences: %w", err)
+	}
+	var columns, calls []string
+	var column, sequence string
+	_, err = pgx.ForEachRow(rows, []any{&column, &sequence}, func() error {
+		columns, calls = append(columns, column), append(calls, "currval("+QuoteLiteral(sequence)+")")
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("look for sequences: %w", err)
+	}
+	const note = "The trigger draws from the sequence outbox.messages_id_seq. So after a change of a row, SELECT lastval() is refused " +
+		"(permission denied for sequence messages_id_seq) to a role without rights on the outbox, and gives another role a wrong number. " +
+		"PDO's lastInsertId() without a name runs it. "
+	if columns == nil {
+		return note + "Name the sequence (currval), or use INSERT ... RETURNING.", nil
+	}
+	return note + "Use INSERT ... RETURNING " + strings.Join(columns, ", ") + ", or " +
+		strings.Join(calls, ", ") + ": lastInsertId() with that name.", nil
 }
 
 // Removal returns the SQL that takes the trigger of the table away. It may be run again. The role has to own the table,
@@ -292,6 +338,10 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	if len(t.after) > 0 {
 		notes = append(notes, "The triggers "+strings.Join(t.after, ", ")+" run after the message of a row was written. If one changes "+
 			"other rows that the same statement has changed, the messages of these can come in another order.")
+	}
+	if t.kind == "p" {
+		notes = append(notes, "Its partitions, later ones too, have its trigger, and need none of their own. A table that was attached by "+
+			"itself can't become a partition: run outbox attach --remove for it first, in the same transaction (--dry-run prints the SQL).")
 	}
 	if len(t.children) > 0 {
 		notes = append(notes, "Changes of rows of "+strings.Join(t.children, ", ")+", which inherit from it, don't run its trigger: "+

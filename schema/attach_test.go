@@ -365,3 +365,75 @@ func TestEventTypesDontDependOnTheLocale(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// PostgreSQL can't put back what lastval() was, so the note says what to use instead.
+func TestTheNoteOnLastvalSaysWhatWorks(t *testing.T) {
+	onEachMajor(t, func(t *testing.T, url string) {
+		conn := connect(t, url)
+		install(t, conn)
+		var app string
+		if err := conn.QueryRow(t.Context(), `SELECT quote_ident(current_database() || ' app')`).Scan(&app); err != nil {
+			t.Fatal(err)
+		}
+		createRole(t, conn, strings.Trim(app, `"`))
+		exec(t, conn, `CREATE SCHEMA "the shop"; CREATE SEQUENCE "the shop"."of it's"; GRANT USAGE ON SCHEMA "the shop" TO `+app)
+		for name, c := range map[string]struct{ columns, note, run string }{
+			"serial":   {`"No" bigserial PRIMARY KEY, v int`, `RETURNING "No"`, `currval('"the shop"."T_No_seq"')`},
+			"identity": {`id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int`, `RETURNING id`, `currval('"the shop"."T_id_seq"')`},
+			"default":  {`id int DEFAULT 100 + nextval('"the shop"."of it''s"') PRIMARY KEY, v int`, `RETURNING id`, `currval('"the shop"."of it''s"')`},
+			"none":     {`id uuid DEFAULT gen_random_uuid() PRIMARY KEY, v int`, `INSERT ... RETURNING.`, ``},
+		} {
+			exec(t, conn, `DROP TABLE IF EXISTS "the shop"."T"; CREATE TABLE "the shop"."T" (`+c.columns+`);
+				GRANT ALL ON "the shop"."T" TO `+app+`; GRANT USAGE ON ALL SEQUENCES IN SCHEMA "the shop" TO `+app)
+			trigger, err := Attachment{Table: `"the shop"."T"`}.Plan(t.Context(), conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			exec(t, conn, trigger.Make)
+			if all := strings.Join(trigger.Notes, "\n"); !strings.Contains(all, "SELECT lastval() is refused") ||
+				!strings.Contains(all, c.note) || !strings.Contains(all, c.run) {
+				t.Errorf("%s: %s", name, all)
+			}
+			exec(t, conn, `SET ROLE `+app+`; INSERT INTO "the shop"."T" (v) VALUES (1)`)
+			if _, err := conn.Exec(t.Context(), `SELECT lastval()`); err == nil || !strings.Contains(err.Error(), "permission denied for sequence messages_id_seq") {
+				t.Errorf("%s: the note isn't true any more: %v", name, err)
+			}
+			if c.run != "" {
+				exec(t, conn, `SELECT `+c.run)
+			}
+			exec(t, conn, `RESET ROLE`)
+		}
+	})
+}
+
+func TestATableThatWasAttachedBecomesAPartitionOfOneThatIs(t *testing.T) {
+	onEachMajor(t, func(t *testing.T, url string) {
+		conn := connect(t, url)
+		install(t, conn)
+		exec(t, conn, `CREATE TABLE orders (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE orders_1 (id int PRIMARY KEY);
+			CREATE TABLE orders_2 (id int PRIMARY KEY)`)
+		remove := attach(t, conn, Attachment{Table: "orders_1", Topic: "orders"})
+		attach(t, conn, Attachment{Table: "orders"})
+		trigger, err := Attachment{Table: "orders"}.Plan(t.Context(), conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := strings.Join(trigger.Notes, "\n"); !strings.Contains(all, "Its partitions, later ones too, have its trigger") {
+			t.Error(all)
+		}
+		const become = `ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM (0) TO (10)`
+		if _, err := conn.Exec(t.Context(), become); err == nil || !strings.Contains(err.Error(), "already exists") {
+			t.Errorf("the note isn't true any more: %v", err)
+		}
+		exec(t, conn, "BEGIN; "+remove+become+"; COMMIT; ALTER TABLE orders ATTACH PARTITION orders_2 FOR VALUES FROM (10) TO (20)")
+		exec(t, conn, `INSERT INTO orders VALUES (1); INSERT INTO orders_2 VALUES (11)`)
+		want := []string{`orders 1 orders.insert {"id":1}`, `orders 11 orders.insert {"id":11}`}
+		if got := messages(t, conn); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		exec(t, conn, `ALTER TABLE orders DETACH PARTITION orders_2; INSERT INTO orders_2 VALUES (12)`)
+		if got := messages(t, conn); !slices.Equal(got, want) {
+			t.Errorf("a table that is no partition any more has a trigger: %q", got)
+		}
+	})
+}

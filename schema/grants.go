@@ -149,3 +149,14 @@ func viewerPrivileges() []privilege {
 		privilege{onTable, "outbox.trash", []string{"SELECT (" + dead + ", job, trashed_at)"}},
 	)
 }
+
+// MaySQL is, as a condition in SQL, whether this role has all these rights on a table of the outbox; false if there is
+// none. It asks the catalogue: to_regclass is an error for a role that may not use the schema.
+func MaySQL(table string, rights ...string) string {
+	may := "has_schema_privilege(n.oid, 'USAGE')"
+	for _, right := range rights {
+		may += " AND has_table_privilege(c.oid, '" + right + "')"
+	}
+	return "EXISTS (SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid " +
+		"WHERE n.nspname = 'outbox' AND c.relname = '" + table + "' AND " + may + ")"
+}

@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/schema"
 )
+
+// newLine ends a comment of SQL, and a quoted name may have one.
+var newLine = regexp.MustCompile(`[\r\n]`)
 
 func (a *app) attachCommand() *cobra.Command {
 	var plan schema.Attachment
@@ -22,7 +26,9 @@ order; the payload is the row as JSON, after a DELETE the old one; the event typ
 TABLE.delete. TRUNCATE writes nothing.
 
 A change that worked before works with the trigger: if no valid message can be made of it, as when the topic's column is
-NULL, its message becomes a dead letter with the reason. --invalid refuse makes such a change fail.
+NULL, its message becomes a dead letter with the reason. --invalid refuse makes such a change fail. One thing changes for
+the application: after a change of a row, SELECT lastval() (PDO's lastInsertId() without a name) fails or gives a number of
+the outbox. Name the sequence (currval), or use INSERT ... RETURNING.
 
 Run it as the table's owner, or as a role with its rights. The owner has to be a writer of the outbox: the trigger
 writes with the owner's rights, and the application's role needs none. It may be run again, and replaces what it has made. --remove takes it away.`,
@@ -45,7 +51,7 @@ writes with the owner's rights, and the application's role needs none. It may be
 			sql := trigger.Make
 			if dry {
 				for _, note := range trigger.Notes {
-					sql = "-- " + note + "\n" + sql
+					sql = "-- " + newLine.ReplaceAllString(note, "$0-- ") + "\n" + sql
 				}
 				_, err := fmt.Fprint(a.stdout, sql)
 				return err

@@ -77,14 +77,14 @@ func (a *app) configuredDatabases() ([]address, error) {
 		return nil, err
 	}
 	all := loaded.Config.All()
-	if len(all) == 1 && a.databaseName == "" {
-		return []address{{url: all[0].Database.URL.Text(), origin: "database.url of " + path}}, nil
-	}
 	var list []address
 	for _, one := range all {
 		at := address{url: one.Database.URL.Text(), origin: "database.url of " + one.Name + " in " + path, name: one.Name}
 		for _, d := range one.Destinations {
 			at.destinations = append(at.destinations, d.Name)
+		}
+		if len(all) == 1 && a.databaseName == "" {
+			at.name, at.origin = "", "database.url of "+path
 		}
 		if one.Name == a.databaseName {
 			return []address{at}, nil

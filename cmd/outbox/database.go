@@ -23,9 +23,8 @@ type address struct {
 	url    string
 	origin string
 
-	// name and destinations are those of the configuration, where it has several databases.
-	name         string
-	destinations []string
+	name         string   // of the configuration, where it has several databases
+	destinations []string // of the configuration
 }
 
 // database is the one that a command works on.

@@ -15,9 +15,10 @@ import (
 
 // place is a database where a verb that only looks is run, be it the only one or one of several.
 type place struct {
-	name string // "" if the configuration has no other
-	open func(context.Context) (seat, error)
-	seat seat // nil if it isn't open
+	name         string   // "" if the configuration has no other
+	destinations []string // of the configuration
+	open         func(context.Context) (seat, error)
+	seat         seat // nil if it isn't open
 }
 
 // places are the databases that the flags, the environment or the configuration name. If there are several and a
@@ -36,7 +37,7 @@ func (a *app) places(destination string) ([]*place, error) {
 	}
 	var list []*place
 	for _, at := range all {
-		list = append(list, &place{name: at.name, open: func(ctx context.Context) (seat, error) {
+		list = append(list, &place{name: at.name, destinations: at.destinations, open: func(ctx context.Context) (seat, error) {
 			conn, err := a.operateOn(ctx, at)
 			return direct{conn}, err
 		}})
@@ -59,6 +60,9 @@ func (a *app) ask(ctx context.Context, v verbs.Verb, params any, places []*place
 	for i, p := range places {
 		asking.Go(func() {
 			result, err := p.ask(ctx, v, params)
+			if r, ok := result.(*admin.Report); ok && err == nil {
+				r.Expect(p.destinations)
+			}
 			answers[i] = answer{p.name, result, err}
 		})
 	}

@@ -167,7 +167,7 @@ func writeExamination(w io.Writer, e *admin.Examination) error {
 	}
 	for _, s := range e.Symptoms {
 		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
-		if do := strings.TrimSpace(s.Advice + " " + s.Repair); do != "" {
+		if do := (admin.Finding{Advice: s.Advice, Next: s.Repair}).Remedy(); do != "" {
 			fmt.Fprintf(w, "  repair: %s\n", clean(do))
 		}
 	}

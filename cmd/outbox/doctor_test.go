@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -175,11 +176,39 @@ func TestWhatARelayCouldNotDoIsToldBeforeItRuns(t *testing.T) {
 
 	d.exec(`ALTER ROLE ` + role + ` REPLICATION`)
 	d.exec(`CREATE PUBLICATION outbox FOR TABLE outbox.messages WITH (publish = 'insert', publish_via_partition_root = true)`)
-	d.outbox("migrate", "sources", "--apply").want(exitOK, "dead letters", "publication shop")
+	d.outbox("migrate", "sources", "--apply").
+		want(exitError, "dead letters", "isn't sent through the slot", "pg_drop_replication_slot('"+slot+"')")
+	d.dropSlot(slot)
+	d.outbox("migrate", "sources", "--apply").want(exitOK, "publication shop", "replication slot "+slot)
 	as("config", "validate", "--connect").want(exitError, "source of file: ok", "source of logged: ok",
 		"source of marked: ", "permission denied",
 		`GRANT SELECT, UPDATE, DELETE ON "events" TO "`+role+`"; GRANT SELECT, INSERT ON "dead" TO "`+role+`"`)
 	d.exec(`GRANT SELECT, UPDATE, DELETE ON events TO ` + role + `; GRANT SELECT, INSERT ON dead TO ` + role)
 	as("config", "validate", "--connect").want(exitOK, "source of marked: ok, no row waits")
 	as("doctor").want(exitOK, "source of file", "source of marked (no row waits", "source of logged").never("FAULT: source")
+}
+
+// One table has several names, and the server knows that they mean one.
+func TestTwoDestinationsOfOneTableAreToldBeforeTheyRun(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload text, sent_at timestamptz)`)
+	d.exec(mapping.OffsetsDDL(mapping.TableName{Name: "moved"}))
+	source := func(name, strategy, more string) string {
+		return "  - name: " + name + "\n    broker: {stdout: {}}\n    source:\n      strategy: " + strategy +
+			"\n      columns: {id: id, topic: '{topic}', payload: payload}\n" + more
+	}
+	marks := "      done: {how: timestamp, column: sent_at}\n      failure: {dead_table: dead}\n"
+	yaml := d.fileYAML(source("one", "advisory", "      table: events\n"+marks) +
+		source("two", "skiplocked", "      table: public.events\n"+marks) +
+		source("three", "serial", "      table: events\n      offsets: {table: moved}\n") +
+		source("four", "serial", "      table: events\n      offsets: {table: public.moved}\n"))
+	if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.outbox("migrate", "sources", "--apply").want(exitOK, "dead letters")
+	told := []string{"source of one: ok", "source of two: destination one records in table events, which is public.events",
+		"source of three: ok", "source of four: destination three records in table moved, which is public.moved"}
+	d.outbox("config", "validate", "--connect").want(exitError, told...)
+	d.outbox("doctor").want(exitOK, "FAULT: "+told[1], "FAULT: "+told[3])
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func (a *app) migrateFromCommand() *cobra.Command {
@@ -55,7 +57,7 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 				case err != nil:
 					return err
 				case step == 1:
-					return a.apply(ctx, lockTimeout+m.begin)
+					return m.copy(ctx)
 				case step == 2:
 					return m.finish(ctx)
 				case undo == 1:
@@ -79,6 +81,7 @@ type move struct {
 	m           mapping.Mapping
 	by          string // who has described the table
 	begin, back string
+	note        string // what begin changes for the application
 }
 
 func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, error) {
@@ -87,6 +90,7 @@ func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, er
 		return nil, err
 	}
 	v := &move{app: a, conn: conn, m: report.Mapping, by: "as the doctor proposes"}
+	strategy := report.Strategy
 	if v.table, err = readTable(ctx, conn, table); err != nil {
 		return nil, err
 	}
@@ -99,13 +103,16 @@ func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, er
 			if d.Source == nil {
 				continue
 			}
-			_, m := d.Source.Resolve()
+			how, m := d.Source.Resolve()
 			if t, err := readTable(ctx, conn, m.Table); err == nil && t.OID == v.table.OID {
-				v.m, v.by = m, "as destination "+d.Name+" does"
+				strategy, v.m, v.by = how, m, "as destination "+d.Name+" does"
 			}
 		}
 	}
-	v.begin, v.back, err = v.m.Move(v.table)
+	if v.begin, v.back, err = v.m.Move(v.table, strategy); err != nil {
+		return nil, err
+	}
+	v.note, err = schema.LastValueNote(ctx, conn, v.table.OID)
 	return v, err
 }
 
@@ -123,6 +130,15 @@ func moved(name mapping.TableName) mapping.TableName {
 	return mapping.TableName{Schema: name.Schema, Name: name.Name + "_moved"}
 }
 
+// copy does step 1.
+func (v *move) copy(ctx context.Context) error {
+	if err := v.apply(ctx, lockTimeout+v.begin); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(v.stdout, v.note)
+	return err
+}
+
 func rename(from, to mapping.TableName) string {
 	return fmt.Sprintf("ALTER TABLE %s RENAME TO %s;\n", from, mapping.TableName{Name: to.Name})
 }
@@ -137,9 +153,11 @@ func (v *move) print(ctx context.Context) error {
 	indent := func(sql string) string { return "     " + strings.ReplaceAll(strings.TrimSpace(sql), "\n", "\n     ") }
 	_, err = fmt.Fprintf(v.stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
 
-1. Copy. From here on each new row becomes a message of the outbox as well, in its own transaction, and is marked as
-   delivered. What waits stays with the relay that reads the table. This waits for transactions that have inserted.
+1. Copy. From here on each new row that waits becomes a message of the outbox as well, in its own transaction, and is
+   marked as delivered. What waits already, what is inserted as blocked or claimed by a status, and what begins to wait
+   by an UPDATE stays with the relay that reads the table. This waits for transactions that have inserted.
    run: %[3]s --step 1
+   %[7]s
 %[4]s
 
 2. Finish. Waits until the relay that reads the table has delivered what is left: %[5]d rows wait now.
@@ -159,32 +177,62 @@ func (v *move) print(ctx context.Context) error {
 %[6]s
 
 Then compare: outbox verify --consumer NAME. When you are content, drop the table and the function of step 1.
-`, name, v.by, run, indent(v.begin), n, indent(rename(name, moved(name))))
+`, name, v.by, run, indent(v.begin), n, indent(moveEndSQL(name, &v.m)), v.note)
 	return err
 }
 
-// moveEnd renames the table. Since step 1 no new row can wait, and step 2 has seen that no older one does.
+// moveEnd renames the table. Rows may have begun to wait since step 2: by an UPDATE, or because step 1 doesn't copy a
+// row that is inserted as blocked or claimed.
 func (a *app) moveEnd(ctx context.Context, conn *pgx.Conn, table string) error {
 	t, err := readTable(ctx, conn, table)
 	if err != nil {
 		return err
 	}
-	if copies, finished, err := copying(ctx, conn, t); err != nil {
+	copies, finished, err := copying(ctx, conn, t)
+	switch {
+	case err != nil:
 		return err
-	} else if !copies || !finished {
+	case !copies || finished == nil:
 		return errors.New("rows may wait in the table: do steps 1 and 2 first")
 	}
-	return a.apply(ctx, lockTimeout+rename(t.TableName(), moved(t.TableName())))
+	return a.apply(ctx, lockTimeout+moveEndSQL(t.TableName(), finished))
 }
 
-// copying reports whether step 1 is done, and whether step 2 is, which leaves a comment on the trigger.
-func copying(ctx context.Context, conn *pgx.Conn, t *mapping.Table) (copies, finished bool, err error) {
-	err = conn.QueryRow(ctx, `SELECT count(*) > 0, count(obj_description(oid, 'pg_trigger')) > 0 FROM pg_trigger
-		WHERE tgrelid = $1 AND tgname = $2 AND tgenabled <> 'D'`, t.OID, mapping.MoveTrigger).Scan(&copies, &finished)
+// moveEndSQL renames the table if no row waits in it. No row can begin to wait in between.
+func moveEndSQL(name mapping.TableName, m *mapping.Mapping) string {
+	check := fmt.Sprintf(`DECLARE n bigint; BEGIN
+    SELECT count(*) INTO n FROM %s m WHERE %s;
+    IF n > 0 THEN
+        RAISE EXCEPTION 'rows wait in the table: %%. %%', n,
+            'The relay that reads it has to deliver them: give its destination "source" again, and do step 2';
+    END IF;
+END`, name, m.Unsettled())
+	return fmt.Sprintf("LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE;\nDO %s;\n", name, schema.QuoteLiteral(check)) + rename(name, moved(name))
+}
+
+// copying reports whether step 1 is done, and what step 2 has noted: by which marks it saw that nothing waits.
+func copying(ctx context.Context, conn *pgx.Conn, t *mapping.Table) (copies bool, finished *mapping.Mapping, err error) {
+	var comment string
+	err = conn.QueryRow(ctx, `SELECT count(*) > 0, coalesce(max(obj_description(oid, 'pg_trigger')), '') FROM pg_trigger
+		WHERE tgrelid = $1 AND tgname = $2 AND tgenabled <> 'D'`, t.OID, mapping.MoveTrigger).Scan(&copies, &comment)
 	if err != nil {
-		err = fmt.Errorf("look for the trigger of step 1: %w", err)
+		return false, nil, fmt.Errorf("look for the trigger of step 1: %w", err)
 	}
-	return copies, finished, err
+	var noted marks
+	if marked, found := strings.CutPrefix(comment, nothingWaits); found && json.Unmarshal([]byte(marked), &noted) == nil {
+		finished = &mapping.Mapping{Done: noted.Done, Claim: noted.Claim}
+	}
+	return copies, finished, nil
+}
+
+// nothingWaits begins the comment that step 2 leaves on the trigger. The marks follow, because at step 5 the
+// configuration has none.
+const nothingWaits = "nothing waits in the table, whose rows are marked by "
+
+// marks are the fields of a mapping that tell whether a row waits.
+type marks struct {
+	Done  mapping.Done
+	Claim mapping.Claim
 }
 
 // A lock that others hold is not waited for long, because others wait behind.
@@ -203,8 +251,11 @@ func (v *move) finish(ctx context.Context) error {
 			return err
 		}
 		if n == 0 {
-			_, err := v.conn.Exec(ctx, fmt.Sprintf("COMMENT ON TRIGGER %s ON %s IS 'nothing waits in the table'",
-				mapping.MoveTrigger, v.table.TableName()))
+			by, err := json.Marshal(marks{v.m.Done, v.m.Claim})
+			if err == nil {
+				_, err = v.conn.Exec(ctx, fmt.Sprintf("COMMENT ON TRIGGER %s ON %s IS %s",
+					mapping.MoveTrigger, v.table.TableName(), schema.QuoteLiteral(nothingWaits+string(by))))
+			}
 			if err != nil {
 				return fmt.Errorf("note that nothing waits: %w", err)
 			}

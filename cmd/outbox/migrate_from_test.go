@@ -161,6 +161,55 @@ func TestTheEndOfATableWaitsForItsRows(t *testing.T) {
 	d.outbox("migrate", "from", "--table", "bytes_outbox", "--step", "1").want(exitError, "bytea")
 }
 
+// The trigger of step 1 leaves rows alone that don't wait when they are inserted. By step 5 the configuration has no
+// source any more.
+func TestTheEndOfATableFindsRowsThatBeganToWait(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.exec(`CREATE TABLE own (id bigserial PRIMARY KEY, key text, body jsonb, state text DEFAULT 'new', "wait""s" timestamptz, since timestamptz)`)
+	from := func(args ...string) result {
+		return d.outbox(append([]string{"migrate", "from", "--table", "own"}, args...)...)
+	}
+	config := func(source string) {
+		t.Helper()
+		yaml := fmt.Sprintf("destinations:\n  - name: own\n%s    broker: {file: {path: %s}}\n", source, filepath.Join(d.folder, "events"))
+		if err := os.WriteFile(filepath.Join(d.folder, "outbox.yaml"), []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ strategy, marks, stays, waits, done string }{
+		{"lease", `done: {how: status, column: state, waiting: new, value: sent}, claim: {status: busy, since: since}`,
+			`INSERT INTO own (state) VALUES ('draft'), ('busy')`, `UPDATE own SET state = 'new' WHERE state = 'draft'`, `UPDATE own SET state = 'sent'`},
+		{"advisory", `done: {how: timestamp, column: 'wait"s'}`,
+			`INSERT INTO own ("wait""s") VALUES (now())`, `UPDATE own SET "wait""s" = NULL`, `UPDATE own SET "wait""s" = now()`},
+		{"lease", `done: {how: delete}, claim: {until: 'wait"s'}, rows_may_be_deleted: true`,
+			`INSERT INTO own ("wait""s") VALUES ('infinity')`, `SELECT`, `DELETE FROM own`},
+	} {
+		d.exec(`DROP TRIGGER IF EXISTS outbox_move ON own; TRUNCATE own`)
+		source := "    source: {strategy: " + c.strategy + ", table: own, columns: {id: id, topic: t, key: '{key}', payload: body}, " +
+			c.marks + "}\n"
+		config(source)
+		from("--step", "1").want(exitOK, "SELECT lastval()", "currval('public.own_id_seq')")
+		d.exec(`INSERT INTO own (body) VALUES ('{}')`)
+		from("--step", "5").want(exitError, "do steps 1 and 2 first")
+		from("--step", "2").want(exitOK, "nothing waits")
+		from().want(exitOK, "SELECT lastval()", "LOCK TABLE", "RENAME TO")
+		config("")
+		d.exec(c.stays)
+		d.exec(c.waits)
+		if n := d.int(`SELECT count(*) FROM own WHERE body IS NULL`); n == 0 {
+			t.Errorf("%s: no row has stayed", c.marks)
+		}
+		from("--step", "5").want(exitError, "rows wait in the table: ", `give its destination "source" again`)
+		d.exec(c.done)
+		from("--step", "5").want(exitOK)
+		from("--undo", "5").want(exitOK)
+		config(source)
+		from("--step", "1").want(exitOK)
+		from("--step", "5").want(exitError, "do steps 1 and 2 first")
+	}
+}
+
 type ownEvent struct {
 	Topic, Key string
 	EventType  string `json:"event_type"`

@@ -113,7 +113,7 @@ destinations:
 	until(t, "two are delivered", delivered(2))
 	until(t, "one is dead", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters`) == 1 })
 	until(t, "status tells of it", func() bool {
-		return strings.Contains(d.outbox("status", "--config", file).stdout, "DEAD: d: 1 new dead letter")
+		return strings.Contains(d.outbox("status", "--config", file).stdout, ": d: 1 new dead letter")
 	})
 	d.outbox("dead", "ls").want(exitOK, "k2")
 	mended.Store(true)

@@ -244,7 +244,7 @@ func TestNothingRegistersItselfBehindTheReadersBack(t *testing.T) {
 	})
 }
 
-// Comments and prose fit in 120 columns, code in 140.
+// Comments and prose fit in 120 columns, code in 140, and no merge was left open.
 func TestLinesFitTheWidth(t *testing.T) {
 	t.Parallel()
 	const prose, code = 120, 140
@@ -259,6 +259,9 @@ func TestLinesFitTheWidth(t *testing.T) {
 		}
 		skip, fenced := rawLines(t, path, text), false
 		for i, line := range strings.Split(string(text), "\n") {
+			if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
+				t.Errorf("%s:%d is a conflict of a merge", path, i+1)
+			}
 			most := prose
 			if strings.HasSuffix(path, ".md") {
 				if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // Line makes connections that can die without a word, as when the machine at their end vanishes: the server sees them
@@ -105,4 +108,21 @@ func (l *Line) Die() int {
 		c.dead.Store(true)
 	}
 	return len(l.conns)
+}
+
+// Distant has cfg connect by way of a proxy, through which each round trip takes so much longer, and returns it.
+func Distant(t *testing.T, cfg *pgx.ConnConfig, roundTrip time.Duration) *pgx.ConnConfig {
+	t.Helper()
+	proxy := testnet.New(t, net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))))
+	proxy.Distance(roundTrip)
+	host, port, err := net.SplitHostPort(proxy.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Host, cfg.Port, cfg.Fallbacks = host, uint16(n), nil
+	return cfg
 }

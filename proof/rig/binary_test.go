@@ -1,10 +1,14 @@
 package rig
 
 import (
+	"context"
 	"debug/buildinfo"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The linker keeps every exported method of every type once a function that looks up methods by name is reachable:
@@ -37,5 +41,31 @@ func TestTheReleasedBinaryIsSmallAndHasNothingOfTheWorkshop(t *testing.T) {
 				t.Errorf("the binary links %s", dep.Path)
 			}
 		}
+	}
+}
+
+func TestAnInterruptedBuildLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the binary")
+	}
+	t.Setenv("GOCACHE", t.TempDir()) // so that it takes long
+	dir := t.TempDir()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		defer stop()
+		for ctx.Err() == nil { // until something was compiled
+			if made, _ := filepath.Glob(filepath.Join(dir, "build-*", "go-build*", "*", "*")); len(made) > 3 {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := Build(ctx, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
 	}
 }

@@ -46,7 +46,7 @@ const (
 func newHorizon(t *table) horizon {
 	h := horizon{along: t.along, bound: math.MinInt64, candidate: math.MinInt64}
 	h.times = t.along == alongTime && t.ordered().Kind == mapping.KindTime
-	h.walls = h.times && walls(t.ordered())
+	h.walls = h.times && t.ordered().Walls()
 	return h
 }
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -58,10 +56,10 @@ const followsSQL = `EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE NOT g.tgis
 		UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
 
 // look reads the layout and the zone, and notes whether triggers follow a mark.
-func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone string, err error) {
+func (t *table) look(ctx context.Context, q schema.Querier) (layout int64, zone string, err error) {
 	var follows bool
 	sql := "SELECT " + t.layoutSQL() + ", " + zoneSQL + ", " + fmt.Sprintf(followsSQL, schema.QuoteLiteral(t.name))
-	if err = conn.QueryRow(ctx, sql).Scan(&layout, &zone, &follows); err != nil {
+	if err = q.QueryRow(ctx, sql).Scan(&layout, &zone, &follows); err != nil {
 		return 0, "", fmt.Errorf("look at the columns of table %s: %w", t.name, explain(err))
 	}
 	t.follows.Store(follows)
@@ -71,8 +69,8 @@ func (t *table) look(ctx context.Context, conn *pgx.Conn) (layout int64, zone st
 // unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the
 // log, or if a session that begins now has another time zone, or would not take the table: an index was dropped, or
 // a child has come that numbers its rows by itself.
-func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error {
-	layout, zone, err := t.look(ctx, conn)
+func (t *table) unchanged(ctx context.Context, q schema.Querier, byLog bool) error {
+	layout, zone, err := t.look(ctx, q)
 	switch {
 	case err != nil:
 		return err
@@ -81,7 +79,7 @@ func (t *table) unchanged(ctx context.Context, conn *pgx.Conn, byLog bool) error
 	case zone != t.zone:
 		return errors.New("the time zone of the role or of the database was changed: the session ends, and the next one has the new one")
 	}
-	info, err := readTable(ctx, conn, t.mapping.Table)
+	info, err := readTable(ctx, q, t.mapping.Table)
 	switch {
 	case err != nil:
 		return err

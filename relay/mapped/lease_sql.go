@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -39,7 +38,7 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		if t.info.Column(until).NotNull {
 			available = fmt.Sprintf("%s AND %s < (SELECT clock_timestamp())", t.waiting, mark)
 		}
-		if released := releasedSQL(m); released != "" {
+		if released := m.Released(); released != "" {
 			available = fmt.Sprintf("(%s OR %s AND %s)", available, t.waiting, released)
 		}
 		set.set(until, claimedAt+" + "+duration)
@@ -100,22 +99,6 @@ UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM 
 		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.name, strings.Join(free, ", "), locked)
 	c.waits = waits
 	return c
-}
-
-// releasedSQL is the condition that an operator has released a row that is blocked, which has been claimed forever: by
-// its next attempt or by its attempts. It is "" if no column tells.
-func releasedSQL(m *mapping.Mapping) string {
-	var signs []string
-	if m.Failure.NextAttempt != "" {
-		signs = append(signs, column(m.Failure.NextAttempt)+" IS DISTINCT FROM 'infinity'")
-	}
-	if freed := m.Freed(); freed != "" {
-		signs = append(signs, freed)
-	}
-	if signs == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s = 'infinity' AND (%s)", column(m.Claim.Until), strings.Join(signs, " OR "))
 }
 
 // takeBackSQL frees rows, except those that another transaction has locked: they wait until their reservation ends.

@@ -1,6 +1,7 @@
 package mapped
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // link is the connection that a session depends on: what the session has locked is its own as long as the connection
@@ -19,9 +21,11 @@ import (
 // third of that time, and a statement that fails ends the session.
 type link struct {
 	lease time.Duration
+	keep  func(ctx context.Context, conn *pgx.Conn) error
 
 	mu   sync.Mutex // held for a whole statement
 	conn *pgx.Conn
+	kept time.Time // when keep was called last
 
 	state struct {
 		sync.Mutex
@@ -34,17 +38,19 @@ type link struct {
 	ended chan struct{}
 }
 
-// newLink keeps a connection alive until close, by calling keep every third of the lease.
-func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *link {
-	l := &link{conn: conn, lease: lease, broken: make(chan struct{}), ended: make(chan struct{})}
-	l.state.said = time.Now()
+// newLink keeps a connection alive until close, by calling keep every third of the lease. Then it calls watch, whose
+// statements take turns with all others: on a slow line, all together would last longer than a short lease.
+func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
+	watch func(ctx context.Context, q schema.Querier) error) *link {
+	l := &link{conn: conn, lease: lease, keep: keep, kept: time.Now(), broken: make(chan struct{}), ended: make(chan struct{})}
+	l.state.said = l.kept
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	go l.keepAlive(ctx, keep)
+	go l.keepAlive(ctx, watch)
 	return l
 }
 
-func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, conn *pgx.Conn) error) {
+func (l *link) keepAlive(ctx context.Context, watch func(ctx context.Context, q schema.Querier) error) {
 	defer close(l.ended)
 	tick := time.NewTicker(l.lease / 3)
 	defer tick.Stop()
@@ -56,14 +62,15 @@ func (l *link) keepAlive(ctx context.Context, keep func(ctx context.Context, con
 			return
 		case <-tick.C:
 		}
-		// This doesn't use ctx: close would interrupt a statement and lose the connection with it. A statement that
-		// isn't answered within the lease has lost the connection anyway.
-		err := l.do(func(conn *pgx.Conn) error {
-			saying, cancel := context.WithTimeout(context.Background(), l.lease)
-			defer cancel()
-			return keep(saying, conn)
-		})
-		if err != nil {
+		since, err := l.enter(l.lease / 6) // a clock that ticks early skips no turn
+		if l.leave(since, err) != nil {
+			return
+		}
+		// This doesn't use ctx: close would interrupt a statement and lose the connection with it.
+		if err := watch(context.Background(), &turns{l, ctx}); err != nil {
+			if ctx.Err() == nil {
+				_ = l.fail(err)
+			}
 			return
 		}
 	}
@@ -78,13 +85,37 @@ func ping(ctx context.Context, conn *pgx.Conn) error {
 // do runs f on the connection between other statements. An error makes the link unusable, because its outcome is
 // unknown.
 func (l *link) do(f func(*pgx.Conn) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.failure(); err != nil {
-		return err
+	since, err := l.enter(l.lease / 3)
+	if err == nil {
+		err = f(l.conn)
 	}
-	since := time.Now()
-	if err := f(l.conn); err != nil {
+	return l.leave(since, err)
+}
+
+// enter waits for the connection, and calls keep if that was called longer ago than every: others may wait for the
+// connection, too, and keep behind them. It is followed by leave, whatever it returns.
+func (l *link) enter(every time.Duration) (since time.Time, err error) {
+	l.mu.Lock()
+	if err := l.failure(); err != nil {
+		return since, err
+	}
+	if since = time.Now(); since.Sub(l.kept) >= every {
+		// A statement that isn't answered within the lease has lost the connection anyway.
+		saying, cancel := context.WithTimeout(context.Background(), l.lease)
+		defer cancel()
+		l.kept = since
+		err = l.keep(saying, l.conn)
+	}
+	return since, err
+}
+
+// leave gives the connection back. An error of what was done with it makes the link unusable.
+func (l *link) leave(since time.Time, err error) error {
+	defer l.mu.Unlock()
+	if failure := l.failure(); failure != nil {
+		return failure
+	}
+	if err != nil {
 		if l.conn.IsClosed() && !outbox.IsPermanent(err) {
 			err = fmt.Errorf("%w: its connection has ended: %w", relay.ErrLeaseLost, err)
 		}
@@ -94,6 +125,69 @@ func (l *link) do(f func(*pgx.Conn) error) error {
 	defer l.state.Unlock()
 	l.state.said = since
 	return nil
+}
+
+// turns runs each query in a turn of its own, which ends when its rows are closed. There are none once ended is done.
+type turns struct {
+	link  *link
+	ended context.Context
+}
+
+func (t *turns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.ended.Err(); err != nil {
+		return nil, err
+	}
+	since, err := t.link.enter(t.link.lease / 3)
+	ctx, cancel := context.WithTimeout(ctx, t.link.lease)
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = t.link.conn.Query(ctx, sql, args...)
+	}
+	if err != nil {
+		defer cancel()
+		return nil, t.link.leave(since, err)
+	}
+	return &turn{Rows: rows, end: sync.OnceFunc(func() {
+		defer cancel()
+		if err := rows.Err(); err != nil && t.link.conn.IsClosed() {
+			_ = t.link.leave(since, err)
+			return
+		}
+		_ = t.link.leave(since, nil) // watch tells what the server's answer means
+	})}, nil
+}
+
+func (t *turns) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := t.Query(ctx, sql, args...)
+	return oneRow{rows, err}
+}
+
+type turn struct {
+	pgx.Rows
+	end func()
+}
+
+func (t *turn) Close() {
+	t.Rows.Close()
+	t.end()
+}
+
+type oneRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+func (r oneRow) Scan(into ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	}
+	err := r.rows.Scan(into...)
+	r.rows.Close()
+	return cmp.Or(err, r.rows.Err())
 }
 
 func (l *link) fail(err error) error {

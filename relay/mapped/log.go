@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
@@ -42,35 +41,34 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
 	}
-	if src.unsound != nil {
-		asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
-		defer cancel()
-		made, err := src.lastTail.MadeSince(asking, x.conn)
-		if err != nil || !made {
-			return nil, errors.Join(err, src.unsound)
-		}
-		src.unsound = nil
-	}
 	s := &logSession{session: x, rows: newLogRows(x.table)}
 	s.holds.whole = true
 	s.begin(s, s.keep)
 	tail, err := wal.OpenTail(ctx, src.conn, wal.TailConfig{
 		Slot: src.cfg.Slot, Publication: src.cfg.Publication, Logger: src.cfg.Logger,
-		Table: x.table.info.TableName(), OID: x.table.info.OID,
+		Table: x.table.info.TableName(), OID: x.table.info.OID, Unsent: src.unsent,
 	})
 	if err != nil {
+		s.refused(err)
 		_ = s.link.close(nil) // err is the one to report
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tail, src.lastTail = tail, tail
+	s.tail, src.unsent = tail, nil
 	return s, nil
 }
 
+// refused keeps for later sessions that inserts may not have been sent. They have no other way to know it: the
+// publication sends everything by then, and the slot is beyond what was not sent.
+func (s *logSession) refused(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	errors.As(err, &s.source.unsent)
+}
+
 // keep sends a statement on the connection that has the lock. If there is a stream, the statement checks that the
-// stream is sound. If it isn't, the source has no further session until somebody has made the slot again: the next one
-// would find a publication that sends everything, and a slot that is beyond what was not sent.
+// stream is sound. If it isn't, the source has no further session until somebody has made the slot again.
 func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	tail := s.tail
@@ -79,9 +77,7 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 		return ping(ctx, conn)
 	}
 	err := tail.Sound(ctx, conn)
-	if outbox.IsPermanent(err) {
-		s.source.unsound = err
-	}
+	s.refused(err)
 	return err
 }
 
@@ -118,6 +114,7 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
 		return nil
 	})
+	s.refused(err)
 	if err == nil && len(rows) > 0 { // the stream's lock isn't held any more: the link may have to wait for it
 		err = s.link.do(func(conn *pgx.Conn) (err error) {
 			asking, cancel := s.source.lasting(ctx)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,9 +42,10 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *table, r *wal.Relation
 	}
 	if missing != nil {
 		return nil, outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: "+
-			"it has a column list, the table was changed, or a column is a generated one, which only PostgreSQL 18 "+
-			"sends (publish_generated_columns)",
-			mapping.ErrMapping, t.name, strings.Join(missing, ", ")))
+			"it has a column list; or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns); "+
+			"or a column was renamed, and a row keeps the name that the column had when it was written: give the column "+
+			"and the mapping that name until such rows are delivered. The row has %s",
+			mapping.ErrMapping, t.name, strings.Join(missing, ", "), strings.Join(slices.Sorted(maps.Keys(l.columns)), ", ")))
 	}
 	types, err := mapping.ReadTypes(ctx, conn, oids, modifiers)
 	if err != nil {
@@ -146,7 +148,7 @@ func (l *logLayout) moments(ctx context.Context, conn *pgx.Conn, name string, ro
 		if text == nil {
 			continue
 		}
-		if !walls(c) {
+		if !c.Walls() {
 			if all[i] = parseUTC(text); all[i] != nil {
 				continue
 			}
@@ -157,11 +159,11 @@ func (l *logLayout) moments(ctx context.Context, conn *pgx.Conn, name string, ro
 		return all, nil
 	}
 	as := "timestamptz"
-	if walls(c) {
+	if c.Walls() {
 		as = "timestamp"
 	}
 	answer, err := conn.Query(ctx,
-		"SELECT "+momentSQL("o.t::"+as, c)+" FROM unnest($1::text[]) WITH ORDINALITY o (t, n) ORDER BY o.n", texts)
+		"SELECT "+c.MomentSQL("o.t::"+as)+" FROM unnest($1::text[]) WITH ORDINALITY o (t, n) ORDER BY o.n", texts)
 	if err != nil {
 		return nil, fmt.Errorf("read times of the log: %w", explain(err))
 	}

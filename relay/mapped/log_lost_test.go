@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
@@ -152,6 +153,148 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A slot that was there before its publication was repaired has passed over inserts, so the repair alone is not enough:
+// not for the relay that has seen it, not for one that starts later, and not with another publication.
+func TestASlotThatIsOlderThanTheRepairOfItsPublicationIsRefused(t *testing.T) {
+	t.Parallel()
+	const (
+		drop     = `DROP PUBLICATION events_log`
+		create   = `CREATE PUBLICATION events_log FOR TABLE events`
+		filter   = `ALTER PUBLICATION events_log SET TABLE events WHERE (id <> 2)`
+		unlogged = drop + `; CREATE PUBLICATION events_log FOR ALL TABLES; ALTER TABLE events SET UNLOGGED`
+	)
+	for name, c := range map[string]struct {
+		spoil, repair string
+		unseen        bool // no relay has looked before the repair
+		restarts      bool // another relay reads after the repair
+		publication   string
+	}{
+		"none":                                {spoil: drop, repair: create},
+		"none, restarted":                     {spoil: drop, repair: create, restarts: true},
+		"some rows":                           {spoil: filter, repair: `ALTER PUBLICATION events_log SET TABLE events`},
+		"some rows, restarted":                {spoil: filter, repair: `ALTER PUBLICATION events_log SET TABLE events`, restarts: true},
+		"some rows, unseen":                   {spoil: filter, repair: `ALTER PUBLICATION events_log SET TABLE events`, unseen: true},
+		"none, unseen":                        {spoil: drop, repair: create, unseen: true},
+		"some rows, another publication":      {spoil: filter, repair: `CREATE PUBLICATION other FOR TABLE events`, restarts: true, publication: "other"},
+		"no inserts, restarted":               {spoil: `ALTER PUBLICATION events_log SET (publish = 'update')`, repair: `ALTER PUBLICATION events_log SET (publish = 'insert')`, restarts: true},
+		"another table, restarted":            {spoil: `ALTER PUBLICATION events_log DROP TABLE events`, repair: `ALTER PUBLICATION events_log ADD TABLE events`, restarts: true},
+		"none, then all tables, restarted":    {spoil: drop, repair: create[:30] + ` FOR ALL TABLES`, restarts: true},
+		"unlogged":                            {spoil: unlogged, repair: `ALTER TABLE events SET LOGGED`},
+		"none, then of a schema, restarted":   {spoil: drop, repair: create[:30] + ` FOR TABLES IN SCHEMA public`, restarts: true},
+		"without the schema, restarted":       {spoil: drop + `; ` + create[:30] + ` FOR TABLES IN SCHEMA outbox`, repair: `ALTER PUBLICATION events_log ADD TABLES IN SCHEMA public`, restarts: true},
+		"none, then in a block, restarted":    {spoil: drop, repair: `DO $$ BEGIN ` + create + `|EXCEPTION WHEN OTHERS THEN RAISE|END $$`, restarts: true},
+		"none, and a table frozen, restarted": {spoil: drop, repair: create + `; VACUUM FREEZE pg_publication; VACUUM FREEZE pg_publication_rel`, restarts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+				db, log := newLogDatabase(t, config)
+				if (strings.Contains(c.spoil, "WHERE") || strings.Contains(c.spoil+c.repair, "SCHEMA")) &&
+					db.Value("SELECT current_setting('server_version_num')::int < 150000") == "true" {
+					return // PostgreSQL 14 has neither row filters nor schemas in publications
+				}
+				run := func(sql string) {
+					for _, one := range strings.Split(sql, ";") {
+						db.Exec(strings.ReplaceAll(one, "|", ";"))
+					}
+				}
+				again := func() {
+					db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
+					db.Exec(mapping.CreateSlotSQL(log.Slot))
+				}
+				run("CREATE SCHEMA outbox; " + c.spoil)
+				again()
+				refuses := func(source *Source) {
+					t.Helper()
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					defer cancel()
+					s, err := source.Acquire(ctx)
+					if err == nil {
+						for err == nil {
+							var b relay.Batch
+							if b, err = s.Next(ctx, 1); len(b.Deliveries) > 0 {
+								t.Errorf("row %d is delivered", b.Deliveries[0].Position)
+							}
+						}
+						_ = s.Close(ctx)
+					}
+					if !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "SELECT pg_drop_replication_slot('"+log.Slot+"')") {
+						t.Fatalf("got %v, want a permanent error that names the slot", err)
+					}
+				}
+				source := openLog(t, db, log, logged())
+				if !c.unseen {
+					refuses(source)
+				}
+				db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', 'x' FROM generate_series(1, 3)`)
+				run(c.repair)
+				db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', 'x' FROM generate_series(4, 5)`)
+				if c.publication != "" {
+					log.Publication = c.publication
+				}
+				for range 2 {
+					if c.restarts {
+						source = openLog(t, db, log, logged())
+					}
+					refuses(source)
+				}
+				again()
+				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', 'later')`)
+				if ds := read(t, acquired(t, source), 1); string(ds[0].Payload) != "later" {
+					t.Errorf("got %q", ds[0].Payload)
+				}
+			})
+		})
+	}
+}
+
+// A slot that is made right after the publication is sound, whatever else goes on: a false alarm would have an operator
+// drop it.
+func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
+		db, log := newLogDatabase(t, config)
+		another := log.Slot + "_2" // holds the catalogue back, and is behind
+		db.Exec(mapping.CreateSlotSQL(another))
+		db.Exec("DROP PUBLICATION events_log")
+		db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
+		long, err := db.Connect().Begin(t.Context()) // is older than the publication, and writes when the slot is made
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := long.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'before')"); err != nil {
+			t.Fatal(err)
+		}
+		made := make(chan error, 1)
+		writing := db.Connect()
+		db.Exec("CREATE PUBLICATION events_log FOR ALL TABLES")
+		go func() {
+			_, err := db.Connect().Exec(context.Background(), mapping.CreateSlotSQL(log.Slot))
+			made <- err
+		}()
+		await.Until(t, "the slot is being made", func() bool {
+			return db.Value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '"+log.Slot+"'") == "1"
+		})
+		if _, err := writing.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'meanwhile')"); err != nil {
+			t.Fatal(err)
+		}
+		if err := long.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-made; err != nil {
+			t.Fatal(err)
+		}
+		db.Exec("INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'later')")
+		db.Exec("VACUUM FREEZE pg_publication")
+		s := acquired(t, openLog(t, db, log, logged()))
+		for {
+			if ds := read(t, s, 1); string(ds[0].Payload) == "later" {
+				break
+			}
+		}
+	})
 }
 
 // What leaves no insert out is no reason to stop: the operator would drop a slot that is sound.

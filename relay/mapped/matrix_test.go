@@ -266,6 +266,8 @@ func (c *cell) run(room *matrixRoom) {
 	c.check()
 	c.checkLog(room.server.LogFile())
 	if !c.Failed() {
+		// A statement that the client has left would not find its table.
+		c.db.Await(`SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND usename = 'matrix_relay'`)
 		c.db.DropSlots()
 		c.exec(wipeSQL)
 		room.mu.Lock()

@@ -116,7 +116,8 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	}
 	o.begin = fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT DO NOTHING",
 		name, columns, fmt.Sprintf(values, "''", fmt.Sprint(cfg.Group), "'-infinity'"))
-	o.lease = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond'%s WHERE %s "+
+	// All rows get one time, that of the statement: a transaction over a slow line begins long before.
+	o.lease = fmt.Sprintf("UPDATE %s o SET available_after = statement_timestamp() + $2::bigint * interval '1 microsecond'%s WHERE %s "+
 		"AND $1::text IS NOT NULL RETURNING %s", name, setOwner, group, tokenOf)
 	o.renew = fmt.Sprintf("UPDATE %s o SET available_after = now() + $2::bigint * interval '1 microsecond' WHERE %s AND "+
 		"o.available_after = %s RETURNING %s, %s",
@@ -284,8 +285,7 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 		owner = s.owner
 	}
 	for waited := false; ; waited = true {
-		since = time.Now()
-		if token, err = o.tryTake(ctx, conn, owner, s); err != nil {
+		if since, token, err = o.tryTake(ctx, conn, owner, s); err != nil {
 			return since, 0, fmt.Errorf("take the offsets: %w", explain(err))
 		}
 		if token != 0 {
@@ -300,25 +300,26 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 	}
 }
 
-func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (token int64, err error) {
+func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (since time.Time, token int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	tx, err := conn.Begin(ctx)
 	if err != nil {
-		return 0, err
+		return since, 0, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	if _, err := tx.Exec(ctx, o.begin); err != nil {
-		return 0, err
+		return since, 0, err
 	}
 	free, err := o.free(ctx, tx, owner)
 	if err != nil || !free {
-		return 0, err
+		return since, 0, err
 	}
+	since = time.Now()
 	if token, err = o.own(ctx, tx, s); err != nil || token == 0 {
-		return 0, err
+		return since, 0, err
 	}
-	return token, tx.Commit(ctx)
+	return since, token, tx.Commit(ctx)
 }
 
 // free locks the group's rows and reports whether nobody owns them.

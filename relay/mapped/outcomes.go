@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
@@ -773,6 +774,13 @@ func explain(err error) error {
 	case "0A000":
 		return outbox.Permanent(fmt.Errorf("%w: a rule of the table rewrites the statements by which a relay marks rows: "+
 			"use a trigger instead", err))
+	case "42P10", "55000":
+		// A publication makes the server refuse changes of the table. This routine's details have names; those of
+		// others, or of a trigger, may have values.
+		refused := (*pgconn.PgError)(nil)
+		if errors.As(err, &refused) && refused.Routine == "CheckCmdReplicaIdentity" {
+			return outbox.Permanent(fmt.Errorf("%w: %s", err, strings.TrimSpace(refused.Detail+" "+refused.Hint)))
+		}
 	case "42P01", "42703", "23502", "23514", "42804":
 		return outbox.Permanent(fmt.Errorf("%w: the mapping doesn't fit the tables", err))
 	}

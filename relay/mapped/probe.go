@@ -249,7 +249,8 @@ func (p *probe) offsets(ctx context.Context) error {
 	s := &offsetSession{session: &p.session, offsets: o, parts: make(map[partName]*part), horizon: newHorizon(p.table),
 		page: pageSize{pageBytes: p.source.cfg.PageBytes}}
 	p.strategy = s
-	p.link = &link{conn: p.conn, lease: p.source.cfg.Lease, broken: make(chan struct{})} // nothing keeps it alive
+	// Nothing keeps it alive.
+	p.link = &link{conn: p.conn, lease: p.source.cfg.Lease, keep: ping, kept: time.Now(), broken: make(chan struct{})}
 	p.pace = pace{cfg: &p.source.cfg, broken: p.link.broken}
 	names, err := s.unknown(ctx)
 	if err != nil {

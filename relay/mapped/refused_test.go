@@ -155,3 +155,29 @@ func TestWhyNothingIsReadIsSaidOfRowsThatCanNotBeMarked(t *testing.T) {
 		t.Errorf("%d messages came, full %v, %v", len(b.Deliveries), b.Full, err)
 	}
 }
+
+// Of a publication that makes the server refuse all marks the error says which: PostgreSQL has that in its details. The
+// details of other errors have the values of rows.
+func TestAPublicationThatForbidsMarksIsNamedAndNoValueIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ sql, has, lacks string }{
+		"a filter": {`CREATE PUBLICATION parts FOR TABLE events WHERE (topic <> 'x')`, "not part of the replica identity", ""},
+		"no key":   {`CREATE PUBLICATION parts FOR TABLE events; ALTER TABLE events REPLICA IDENTITY NOTHING`, "REPLICA IDENTITY", ""},
+		"a value":  {`ALTER TABLE events ADD CHECK (status = 'new')`, "violates check constraint", "secret"},
+		"a trigger's detail": {raises[:strings.Index(raises, " RETURNS")] + ` RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN RAISE ''no'' USING ERRCODE = ''42P10'', DETAIL = NEW.key; END';
+			CREATE TRIGGER refuse BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION refuse()`, "no", "secret"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'secret', 'x')`)
+			db.Exec(c.sql)
+			_, err := db.Connect().Exec(t.Context(), "UPDATE events SET status = 'done'")
+			got := explain(err)
+			if !strings.Contains(got.Error(), c.has) || c.lacks != "" && strings.Contains(got.Error(), c.lacks) {
+				t.Errorf("got %v, want %q and not %q", got, c.has, c.lacks)
+			}
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/reuse"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // strategy is one way of reading a table. Each strategy embeds a session, which does the rest.
@@ -62,19 +63,14 @@ type session struct {
 // begin keeps the session's connection alive by keep, for the strategy that embeds it.
 func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
 	s.strategy = of
-	s.link = newLink(s.conn, s.source.cfg.Lease, s.watched(keep))
+	s.link = newLink(s.conn, s.source.cfg.Lease, keep, s.watch)
 	s.listener = s.source.listen()
 	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken, heard: s.listener.heard}
 }
 
-// watched is keep, and ends the session when the table has changed.
-func (s *session) watched(keep func(ctx context.Context, conn *pgx.Conn) error) func(ctx context.Context, conn *pgx.Conn) error {
-	return func(ctx context.Context, conn *pgx.Conn) error {
-		if err := keep(ctx, conn); err != nil {
-			return err
-		}
-		return s.table.unchanged(ctx, conn, s.source.strategy == mapping.Replication)
-	}
+// watch ends the session when the table has changed.
+func (s *session) watch(ctx context.Context, q schema.Querier) error {
+	return s.table.unchanged(ctx, q, s.source.strategy == mapping.Replication)
 }
 
 // prepare makes the statements by which a strategy that marks rows reads and marks them, for sessions and for Probe. It

@@ -65,7 +65,7 @@ type transaction struct {
 // adopt makes a link of a connection.
 func (s *skipLockedSession) adopt(conn *pgx.Conn) {
 	l := newLink(conn, s.source.cfg.Lease,
-		s.watched(func(ctx context.Context, conn *pgx.Conn) error { return seen(ctx, conn, s.table.name) }))
+		func(ctx context.Context, conn *pgx.Conn) error { return seen(ctx, conn, s.table.name) }, s.watch)
 	s.mu.Lock()
 	s.links, s.idle = append(s.links, l), append(s.idle, l)
 	s.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // othersSQL lists the mappings of other destinations ($1) whose relays live and mark rows. One that waits, as two do
@@ -26,7 +27,7 @@ func (s *Source) sole(ctx context.Context, conn *pgx.Conn, t *table) error {
 		return nil
 	}
 	var readable bool
-	err := conn.QueryRow(ctx, "SELECT coalesce(has_table_privilege(to_regclass('outbox.tables'), 'SELECT'), false)").Scan(&readable)
+	err := conn.QueryRow(ctx, "SELECT "+schema.MaySQL("tables", "SELECT")).Scan(&readable)
 	if err != nil || !readable {
 		return err
 	}

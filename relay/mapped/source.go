@@ -30,8 +30,7 @@ type Source struct {
 	receipts receipts
 	states   *states.Writer // nil without the name of a destination
 	known    account
-	unsound  error     // why the slot can't be read any more; sessions set it, one after the other
-	lastTail *wal.Tail // of the last session that read the log
+	unsent   *wal.Unsent // why the slot can't be read any more; sessions set it, one after the other
 }
 
 var (

@@ -96,9 +96,8 @@ func resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	if err := seen(ctx, conn, tables...); err != nil {
 		return nil, err
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(to_regclass('outbox.controls'), 'SELECT'), false),
-		coalesce(has_table_privilege(b, 'SELECT') AND has_table_privilege(b, 'INSERT') AND has_table_privilege(b, 'UPDATE'), false)
-		FROM to_regclass('outbox.brokers') b`).Scan(&t.controlled, &t.recorded)
+	err = conn.QueryRow(ctx, "SELECT "+schema.MaySQL("controls", "SELECT")+", "+schema.MaySQL("brokers", "SELECT", "INSERT", "UPDATE")).
+		Scan(&t.controlled, &t.recorded)
 	if err != nil {
 		return nil, fmt.Errorf("look for outbox.controls: %w", err)
 	}
@@ -155,12 +154,12 @@ func (t *table) same(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // readTable reads a table's description from the catalogue.
-func readTable(ctx context.Context, conn *pgx.Conn, table string) (*mapping.Table, error) {
+func readTable(ctx context.Context, q schema.Querier, table string) (*mapping.Table, error) {
 	name, err := mapping.ParseTableName(table)
 	if err != nil {
 		return nil, outbox.Permanent(err)
 	}
-	info, err := mapping.ReadTable(ctx, conn, name)
+	info, err := mapping.ReadTable(ctx, q, name)
 	return info, permanentMapping(err)
 }
 
@@ -294,19 +293,6 @@ func (t *table) template(s string) string {
 // textSQL is a column as text. The log has the same: see logLayout.text.
 func (t *table) textSQL(name string) string { return t.info.Column(name).TextSQL(column(name)) }
 
-// walls reports whether a column has times of a clock, in a zone that only the session knows.
-func walls(c *mapping.TableColumn) bool { return strings.HasSuffix(c.Base, "without time zone") }
-
-// momentSQL is a time as timestamptz, where it is one that brokers know. Beyond the ends of time the zone doesn't
-// matter, and some times have no equivalent.
-func momentSQL(expression string, c *mapping.TableColumn) string {
-	if !walls(c) {
-		return expression + "::timestamptz"
-	}
-	return fmt.Sprintf("CASE WHEN %[1]s BETWEEN '0001-01-01 BC' AND '10001-01-01' THEN %[1]s::timestamptz "+
-		"WHEN %[1]s > '2000-01-01' THEN 'infinity' WHEN %[1]s IS NOT NULL THEN '-infinity' END", expression)
-}
-
 // selectLists builds the lists of columns that decode reads, in its order.
 func (t *table) selectLists() {
 	m := &t.mapping
@@ -320,7 +306,7 @@ func (t *table) selectLists() {
 		if name == "" {
 			return "NULL::timestamptz"
 		}
-		return momentSQL(column(name), t.info.Column(name))
+		return t.info.Column(name).MomentSQL(column(name))
 	}
 	list := make([]string, columnCount)
 	list[colID] = t.id + "::text"
@@ -339,9 +325,9 @@ func (t *table) selectLists() {
 	t.jsonish = m.ContentType == "" && t.info.Column(m.Payload).Kind == mapping.KindJSON
 	list[colHeaders] = text(m.Headers)
 	list[colDeliverAt] = moment(m.DeliverAt)
-	list[colNextAttempt] = moment(m.Failure.NextAttempt)
-	if freed := m.Freed(); freed != "" && m.Failure.NextAttempt != "" && !m.Claim.Counts { // a claim would count first
-		list[colNextAttempt] = fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, list[colNextAttempt])
+	list[colNextAttempt] = moment("")
+	if m.Failure.NextAttempt != "" {
+		list[colNextAttempt] = m.NextAttempt(t.info)
 	}
 	list[colCreatedAt] = moment(m.CreatedAt)
 	list[colAttempts] = "0::bigint"

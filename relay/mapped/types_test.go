@@ -172,7 +172,7 @@ func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
 				part.HeaderColumns = append(part.HeaderColumns, mapping.HeaderColumn{Name: h.Column, Column: h.Column})
 			}
 		}
-		begin, back, err := part.Move(table)
+		begin, back, err := part.Move(table, mapping.SkipLocked)
 		if err != nil {
 			t.Fatal(err)
 		}

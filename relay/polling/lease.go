@@ -25,6 +25,7 @@ type lease struct {
 	epoch       int64
 	attached    string // the segments at the start: all rows come from them
 	ttl         time.Duration
+	current     func() cursors.Position // to store with a renewal
 
 	link *link
 
@@ -53,13 +54,13 @@ type link struct {
 func startLease(link *link, destination string, row *cursors.Row,
 	ttl time.Duration, since time.Time, current func() cursors.Position) *lease {
 	l := &lease{
-		destination: destination, group: row.Group, epoch: row.Epoch, attached: row.Attached, ttl: ttl, link: link,
+		destination: destination, group: row.Group, epoch: row.Epoch, attached: row.Attached, ttl: ttl, current: current, link: link,
 		broken: make(chan struct{}), renewed: make(chan struct{}),
 	}
 	l.extend(since)
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	go l.renew(ctx, current)
+	go l.renew(ctx)
 	return l
 }
 
@@ -99,10 +100,9 @@ func (l *lease) failure() error {
 	return l.state.err
 }
 
-func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
+func (l *lease) renew(ctx context.Context) {
 	defer close(l.renewed)
-	every := l.ttl / 3
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(l.due())
 	defer timer.Stop()
 	for {
 		select {
@@ -112,18 +112,22 @@ func (l *lease) renew(ctx context.Context, current func() cursors.Position) {
 			return
 		case <-timer.C:
 		}
-		l.state.Lock()
-		due := time.Until(l.state.written.Add(every))
-		l.state.Unlock()
-		if due <= 0 {
+		if l.due() <= 0 {
 			// This doesn't use ctx: a release that interrupted a write would lose the connection with it.
-			if err := l.write(context.Background(), 0, current, nil); err != nil {
+			if err := l.query(func(*pgx.Conn) error { return nil }); err != nil {
 				return
 			}
-			due = every
 		}
-		timer.Reset(due)
+		timer.Reset(l.due())
 	}
+}
+
+// due is when to renew the lease: a third of it after the last write was sent. How long the answer took doesn't count,
+// or a slow line would leave too little of a short lease.
+func (l *lease) due() time.Duration {
+	l.state.Lock()
+	defer l.state.Unlock()
+	return time.Until(l.state.written.Add(l.ttl / 3))
 }
 
 // writeCursorSQL moves the cursor and renews the lease, if the lease still has this epoch. It is the only statement
@@ -145,7 +149,11 @@ func (l *lease) write(ctx context.Context, delivered int, current func() cursors
 	if err := l.failure(); err != nil {
 		return err
 	}
-	at := current()
+	return l.move(ctx, delivered, current(), more)
+}
+
+// move is write while the link is held.
+func (l *lease) move(ctx context.Context, delivered int, at cursors.Position, more func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithDeadline(ctx, l.expires())
 	defer cancel()
 	since := time.Now()
@@ -182,12 +190,19 @@ func (l *lease) write(ctx context.Context, delivered int, current func() cursors
 	return nil
 }
 
-// query runs f on the connection between writes.
+// query runs f on the connection between writes. If the lease is to be renewed, it does that first: many may wait for
+// the connection, and the renewal behind them.
 func (l *lease) query(f func(*pgx.Conn) error) error {
 	l.link.mu.Lock()
 	defer l.link.mu.Unlock()
 	if err := l.failure(); err != nil {
 		return err
+	}
+	if l.due() <= 0 {
+		// This uses no context of the caller's, whose end would lose the connection.
+		if err := l.move(context.Background(), 0, l.current(), nil); err != nil {
+			return err
+		}
 	}
 	if err := f(l.link.conn); err != nil {
 		return l.fail(err)

@@ -89,7 +89,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		sub, err := src.session(s.link, row, since, uint64(group)<<groupOrdinals)
+		sub, err := src.session(ctx, s.link, row, since, uint64(group)<<groupOrdinals)
 		if err != nil {
 			return false, err
 		}

@@ -147,6 +147,12 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err := s.letGo(preparing, conn); err != nil {
 		return nil, err
 	}
+	// Once the lease is taken, no round trip is left for this.
+	for _, sql := range []string{reading(s.destination, takeSQL), reading(s.destination, writeCursorSQL)} {
+		if _, err := conn.Prepare(preparing, sql, sql); err != nil {
+			return nil, fmt.Errorf("prepare the lease: %w", err)
+		}
+	}
 	writing := &link{conn: conn}
 	if writing.server, err = cursors.Server(preparing, conn); err != nil {
 		return nil, err
@@ -181,7 +187,7 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 
 // start begins a session with a lease that was just taken.
 func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, since time.Time) (*snapshotSession, error) {
-	session, err := s.session(writing, row, since, 0)
+	session, err := s.session(ctx, writing, row, since, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +201,8 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, si
 }
 
 // session returns a session without a reader, whose windows are numbered from ordinals.
-func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordinals uint64) (*snapshotSession, error) {
+func (s *Snapshot) session(ctx context.Context, writing *link, row cursors.Row, since time.Time,
+	ordinals uint64) (*snapshotSession, error) {
 	cursor, err := newCursor(row.Position, ordinals)
 	if err != nil {
 		return nil, dial.Permanent("cursor of destination %q: %w", s.destination, err)
@@ -207,7 +214,25 @@ func (s *Snapshot) session(writing *link, row cursors.Row, since time.Time, ordi
 		settled: make(chan struct{}, 1), alarm: newAlarm(),
 	}
 	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
+	if err := s.lookAgain(ctx, session.lease); err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
+		defer cancel()
+		_ = session.lease.release(closing, session.position) // it may be broken
+		return nil, err
+	}
 	return session, nil
+}
+
+// lookAgain refuses what may have changed while this relay waited for the lease: a segment may have been detached, or
+// the sequence set back. From here on, a detached segment makes every write fail. The lease is renewed meanwhile.
+func (s *Snapshot) lookAgain(ctx context.Context, lease *lease) error {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
+	err := lease.query(func(conn *pgx.Conn) error { return refused(schema.Intact(ctx, conn)) })
+	if err != nil {
+		return err
+	}
+	return lease.query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
 }
 
 // reader connects a reader to the server that is written to: one address can lead to several servers, and the snapshots
@@ -372,13 +397,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	if err := dial.Replicated(conn); err != nil {
 		return row, since, false, err
 	}
-	// A segment may have been detached while this relay waited. From here on, a detached segment makes every write
-	// fail.
-	err = refused(schema.Intact(ctx, conn))
-	if err == nil { // the sequence may have been set back meanwhile, too
-		err = cursors.RefuseSequence(ctx, conn, s.destination)
-	}
-	return row, since, true, err
+	return row, since, true, nil
 }
 
 // pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.

@@ -2,6 +2,7 @@ package polling
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -45,6 +46,9 @@ const (
 	unselectedPause     = 2 * time.Second
 )
 
+// errNoList means that there is no list that this role may write, as where relays read other tables alone.
+var errNoList = errors.New("there is no outbox.unselected, or this role may not write to it")
+
 // NewUnselected returns a recorder for a process; relay is its name, for people. It opens a connection with conn when
 // it has something to write. It makes a best effort: if it can't write now, it tries again later and logs that to
 // logger; nil: slog.Default.
@@ -84,7 +88,7 @@ func (u *Unselected) Close() error { return u.later.End() }
 // write adds to the counts of the topics' rows, and deletes topics that had no messages for a week.
 func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTopic) (err error) {
 	defer func() {
-		if err != nil {
+		if err != nil && !errors.Is(err, errNoList) {
 			u.logger.Warn("unselected topics could not be recorded for \"outbox status\"; counting continues", "error", err)
 		}
 	}()
@@ -93,6 +97,14 @@ func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTop
 		return err
 	}
 	defer dial.HangUp(conn)
+	var may bool // relays of other tables alone need no schema
+	sql := "SELECT " + schema.MaySQL("unselected", "SELECT", "INSERT", "UPDATE", "DELETE")
+	if err := conn.QueryRow(ctx, sql).Scan(&may); err != nil {
+		return fmt.Errorf("look for the list of unselected topics: %w", err)
+	}
+	if !may {
+		return errNoList
+	}
 	var topics, types, ids []string
 	var counts []int64
 	for topic, p := range pending {

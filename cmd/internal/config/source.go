@@ -317,13 +317,32 @@ func (l *loader) sources(destinations []Destination, at string) {
 		if d.Source == nil {
 			continue
 		}
-		strategy, m := d.Source.Resolve()
-		if strategy == logStrategy {
-			continue // each has a slot of its own
+		table, setting := d.Source.Records()
+		if table == "" {
+			continue
 		}
-		first, twice := tables[m.Table]
-		l.check(!twice, path+".source.table", "%s reads %s as well; rows are marked or offsets moved once, so a table "+
-			"has one destination", first, m.Table)
-		tables[m.Table] = path
+		written := table
+		if name, err := mapping.ParseTableName(table); err == nil {
+			written = name.String()
+		}
+		first, twice := tables[written]
+		l.check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
+		tables[written] = path
+	}
+}
+
+// OnceOnly is why no two destinations record in one table what they have delivered.
+const OnceOnly = "rows are marked, or offsets moved, once, so such a table has one destination"
+
+// Records names the table in which a relay records what was delivered, and the setting that names the table: that of
+// the messages, which it marks, or that of the offsets. It returns "" if there is none: a slot does it.
+func (s *Source) Records() (table, setting string) {
+	switch strategy, m := s.Resolve(); {
+	case strategy == logStrategy:
+		return "", ""
+	case moves(strategy):
+		return m.Offsets.Table, "offsets.table"
+	default:
+		return m.Table, "table"
 	}
 }

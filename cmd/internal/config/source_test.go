@@ -83,9 +83,20 @@ func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
 	if _, complaint := load(t, beside, config.Input{}); complaint != "" {
 		t.Errorf("a table that is read by its log too: %s", complaint)
 	}
-	twice := strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1) + `  - {name: b, broker: {stdout: {}}, source: {preset: outbox}}`
-	if _, complaint := load(t, twice, config.Input{}); !strings.Contains(complaint, "a table has one destination") {
-		t.Errorf("got %q", complaint)
+	const serial = `{preset: outbox_messages_serial, table: t, offsets: {table: `
+	for _, c := range []struct{ first, second, want string }{
+		{`{preset: outbox}`, `{preset: outbox}`, "destinations[1].source.table"},
+		{`{preset: outbox}`, `{preset: outbox, table: '"outbox"'}`, "destinations[1].source.table"},
+		{serial + `o}}`, serial + `o}}`, "destinations[1].source.offsets.table"},
+		{serial + `o}}`, serial + `p}}`, ""},
+		{`{preset: outbox, table: t}`, serial + `o}}`, ""},
+	} {
+		both := strings.Replace(withSource, "SOURCE", c.first, 1) + `  - {name: b, broker: {stdout: {}}, source: ` + c.second + `}`
+		_, complaint := load(t, both, config.Input{})
+		if c.want == "" && complaint != "" || !strings.Contains(complaint, c.want) ||
+			c.want != "" && !strings.Contains(complaint, config.OnceOnly) {
+			t.Errorf("%s beside %s: got %q", c.second, c.first, complaint)
+		}
 	}
 }
 

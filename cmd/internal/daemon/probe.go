@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/brokers"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/replication"
@@ -61,12 +63,16 @@ func (u *unit) probe(ctx context.Context) []Probed {
 		return "", u.checkDatabase(ctx)
 	})
 	recorded := sync.OnceValue(func() []brokers.Broker { return u.recorded(ctx) })
+	shared := sync.OnceValue(func() map[string]error { return u.sharedTables(ctx) })
 	for _, p := range u.parts {
 		if p.group > 0 {
 			continue
 		}
 		if probe := u.sourceProbe(p.destination); probe != nil {
-			add("source of "+p.destination.Name, func() (string, error) { return probe(ctx) })
+			add("source of "+p.destination.Name, func() (string, error) {
+				untried, err := probe(ctx)
+				return untried, errors.Join(err, shared()[p.destination.Name])
+			})
 		}
 		if pinger, ok := relay.As[relay.Pinger](p.broker); ok {
 			add("destination "+p.destination.Name, func() (string, error) {
@@ -84,6 +90,49 @@ func (u *unit) probe(ctx context.Context) []Probed {
 	}
 	asking.Wait()
 	return found
+}
+
+// sharedTables are the faults of destinations that would record what was delivered in one table, by destination. The
+// server tells which table a name means: one has several, with a schema and without.
+func (u *unit) sharedTables(ctx context.Context) map[string]error {
+	type record struct{ destination, table string }
+	var records []record
+	for _, p := range u.parts {
+		if p.group > 0 || p.destination.Source == nil {
+			continue
+		}
+		if table, _ := p.destination.Source.Records(); table != "" {
+			records = append(records, record{p.destination.Name, table})
+		}
+	}
+	if len(records) < 2 {
+		return nil
+	}
+	conn, err := connect.Open(ctx, u.conn, u.Origin)
+	if err != nil {
+		return nil // the look at the database tells that
+	}
+	defer connect.Close(conn)
+	faults, first := make(map[string]error), make(map[uint32]record)
+	for _, r := range records {
+		var oid *uint32
+		if name, err := mapping.ParseTableName(r.table); err == nil {
+			err = conn.QueryRow(ctx, "SELECT to_regclass($1)::oid", name.String()).Scan(&oid)
+			if err != nil {
+				u.logger.Debug("it isn't known which table a destination has", "table", r.table, "error", err)
+			}
+		}
+		if oid == nil {
+			continue // the source's own look tells why
+		}
+		if other, twice := first[*oid]; twice {
+			faults[r.destination] = fmt.Errorf("destination %s records in table %s, which is %s, what it has delivered; %s",
+				other.destination, other.table, r.table, config.OnceOnly)
+			continue
+		}
+		first[*oid] = r
+	}
+	return faults
 }
 
 // sourceProbe returns what tries a destination's source, nil if the look at the database is all there is to it.

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"log/slog"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,6 +14,8 @@ import (
 )
 
 // selection says what each destination wants, and counts what none does.
+//
+// Of a table that is marked, such a row is marked as one that was delivered.
 //
 // Every destination of a table reads every message of it, so one of them has to do the counting: the first
 // of the configuration, in the process that owns it. What it knows is the configuration of its process.
@@ -38,7 +42,8 @@ func newSelection(cfg config.Config, counter prometheus.Counter, note func(*outb
 	for _, d := range cfg.Destinations {
 		own := selecting{Filter: d.Selection()}
 		if d.Source != nil {
-			own.table = d.Name // a table of its own has one destination
+			_, m := d.Source.Resolve()
+			own.table = cmp.Or(m.Table, d.Name)
 		}
 		s.destinations = append(s.destinations, own)
 	}
@@ -59,36 +64,28 @@ func (s *selection) of(n int, rules *route.Rules) func(*outbox.Message) bool {
 		if own.Wants(m) {
 			return !rules.Drops(m)
 		}
-		if counts && !s.wanted(m) {
+		if counts && !s.wanted(own.table, m) {
 			s.count(m)
 		}
 		return false
 	}
 }
 
-// counts means that destination n counts what no destination of the outbox selects: it is the first, and
-// there may be such messages.
+// counts means that destination n counts what no destination of its table selects: it is the first, and there may be
+// such messages.
 func (s *selection) counts(n int) bool {
-	if s.destinations[n].table != "" {
-		return false
-	}
 	for i := range s.destinations {
 		d := &s.destinations[i]
-		if d.table == "" && (i < n || d.everything()) {
+		if d.table == s.destinations[n].table && (i < n || d.everything()) {
 			return false
 		}
 	}
 	return true
 }
 
-// wanted reports whether a destination of the outbox wants m.
-func (s *selection) wanted(m *outbox.Message) bool {
-	for i := range s.destinations {
-		if d := &s.destinations[i]; d.table == "" && d.Wants(m) {
-			return true
-		}
-	}
-	return false
+// wanted reports whether a destination of a table wants m.
+func (s *selection) wanted(table string, m *outbox.Message) bool {
+	return slices.ContainsFunc(s.destinations, func(d selecting) bool { return d.table == table && d.Wants(m) })
 }
 
 // count counts a message that no destination selects, and names its topic once. m's memory is used again.

@@ -90,20 +90,24 @@ func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
 	}
 }
 
-func TestADestinationWithATableOfItsOwnCountsForItself(t *testing.T) {
+func TestTheDestinationsOfATableCountWhatNoneOfThemSelects(t *testing.T) {
 	t.Parallel()
-	destinations := []config.Destination{{Name: "own", Topics: []string{"a"}, Source: &config.Source{}},
-		{Name: "b", Topics: []string{"b"}}, {Name: "all", Source: &config.Source{}}}
+	destinations := []config.Destination{{Name: "own", Topics: []string{"a"}, Source: &config.Source{Table: "t"}},
+		{Name: "b", Topics: []string{"b"}}, {Name: "all", Source: &config.Source{Table: "u"}},
+		{Name: "beside", Topics: []string{"c"}, Source: &config.Source{Table: "t"}}}
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})
 	s := newSelection(config.Config{Destinations: destinations}, counter, firsts(), slog.New(slog.DiscardHandler))
 	rules, err := destinations[0].Table().Parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.of(0, rules)(&outbox.Message{Topic: "x"}) || value(t, counter) != 0 {
-		t.Error("a row of another table is counted")
+	if s.of(0, rules)(&outbox.Message{Topic: "c"}) || value(t, counter) != 0 {
+		t.Error("a row that another destination of the table selects is counted")
 	}
-	if s.of(1, rules)(&outbox.Message{Topic: "x"}) || value(t, counter) != 1 {
+	if s.of(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 1 {
+		t.Error("a row that a destination of another table would want is not counted")
+	}
+	if s.of(1, rules)(&outbox.Message{Topic: "a"}) || value(t, counter) != 2 {
 		t.Error("a message of the outbox that destinations of other tables would want is not counted")
 	}
 }

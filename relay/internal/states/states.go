@@ -99,7 +99,8 @@ func (w *Writer) Again(at Cursor) {
 }
 
 // Report notes the state of a cursor's relay; err is the cause. A relay that waits for the lease has no state to write
-// to a cursor, and a regular stop shows in the lease. With relay.StateStopped the call returns when everything is
+// to a cursor; in outbox.tables it has a row of its own, if it has worked before, whose state is over. A regular stop
+// shows in the lease. With relay.StateStopped the call returns when everything is
 // written, or has failed once more; a cause is then written as soon as the database lets it, while the process lasts.
 func (w *Writer) Report(at Cursor, state relay.State, err error) {
 	c := change{state: state, at: time.Now()}
@@ -118,16 +119,40 @@ func (w *Writer) Report(at Cursor, state relay.State, err error) {
 	}
 	switch {
 	case state == relay.StateWaiting:
+		w.wait(at, c)
 	case state != relay.StateStopped:
 		note()
 	default:
 		if err == nil {
+			w.mu.Lock()
+			delete(w.last, at)
+			w.mu.Unlock()
 			_ = w.later.End(at) // write has logged the error
 			return
 		}
 		note()
 		_ = w.later.Flush() // what it can't write now it writes later: nobody else knows why the relay gave up
 	}
+}
+
+// waitsFor is how long a relay waits until that is a state: most have their session at once.
+const waitsFor = 2 * time.Second
+
+// wait writes that the relay of a table waits, if it still does after a while.
+func (w *Writer) wait(at Cursor, c change) {
+	if w.table == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last[at] = c
+	time.AfterFunc(waitsFor, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.last[at] == c {
+			w.later.Note(at, c)
+		}
+	})
 }
 
 // Close gives up what it can't write.
@@ -142,8 +167,7 @@ func (w *Writer) write(ctx context.Context, changes map[Cursor]change) error {
 	defer dial.HangUp(conn)
 	if w.table != nil {
 		var writable bool
-		err := conn.QueryRow(ctx, `SELECT coalesce(has_table_privilege(t, 'SELECT') AND has_table_privilege(t, 'INSERT') AND has_table_privilege(t, 'UPDATE')
-			AND has_table_privilege(t, 'DELETE'), false) FROM to_regclass('outbox.tables') t`).Scan(&writable)
+		err := conn.QueryRow(ctx, "SELECT "+schema.MaySQL("tables", "SELECT", "INSERT", "UPDATE", "DELETE")).Scan(&writable)
 		if err != nil || !writable {
 			return err
 		}
@@ -208,6 +232,12 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 	if err != nil {
 		return err
 	}
+	if c.state == relay.StateWaiting {
+		return dial.Write(ctx, conn, `UPDATE outbox.tables SET state = $4, session = $5, updated_at = clock_timestamp(),
+			state_since = CASE WHEN state = $4 THEN state_since ELSE clock_timestamp() - $6::bigint * interval '1 microsecond' END
+			WHERE destination = $1 AND shard_group = $2 AND owner = $3`,
+			at.Destination, at.Group, w.owner, string(c.state), w.table.Session, time.Since(c.at).Microseconds())
+	}
 	return dial.Write(ctx, conn, `
 		WITH forgotten AS (
 			DELETE FROM outbox.tables WHERE destination = $1 AND owner <> $3 AND updated_at < clock_timestamp() - interval '`+forgottenAfter+`'
@@ -220,7 +250,9 @@ func (w *Writer) writeTable(ctx context.Context, conn *pgx.Conn, at Cursor, c ch
 			shard_groups = excluded.shard_groups, session = excluded.session, strategy = excluded.strategy, mapping = excluded.mapping,
 			state_since = CASE WHEN t.state = excluded.state THEN t.state_since ELSE excluded.state_since END, state = excluded.state,
 			last_error = coalesce(excluded.last_error, t.last_error), last_error_at = coalesce(excluded.last_error_at, t.last_error_at),
-			lag_objective = excluded.lag_objective, account = excluded.account, slot = excluded.slot, settings = excluded.settings, updated_at = clock_timestamp()`,
+			lag_objective = excluded.lag_objective, slot = excluded.slot, settings = excluded.settings, updated_at = clock_timestamp(),
+			account = CASE WHEN excluded.account -> 'handled_at' IS NULL AND t.account -> 'handled_at' IS NOT NULL
+				THEN excluded.account || jsonb_build_object('handled_at', t.account -> 'handled_at') ELSE excluded.account END`,
 		at.Destination, at.Group, w.owner, w.table.Groups, w.table.Session, w.table.Strategy, string(columns), string(c.state), c.cause,
 		time.Since(c.at).Microseconds(), max(at.LagObjective, 0).Microseconds(),
 		storable(conn, string(account)), storable(conn, at.Settings), w.table.Slot)

@@ -36,6 +36,8 @@ type Change struct {
 	// a logical message: its position. For a keepalive: the position up to which everything was sent.
 	LSN, End LSN
 
+	XID uint32 // for begin: the transaction
+
 	Table *Relation // of a relation message, in memory of its own
 
 	Relation uint32 // of an insert
@@ -146,7 +148,7 @@ func Decode(data []byte) (c Change, err error) {
 	case KindBegin:
 		c.LSN = LSN(f.Uint64())
 		f.Uint64() // when
-		f.Uint32() // its transaction
+		c.XID = f.Uint32()
 	case KindCommit:
 		f.Uint8() // flags
 		c.LSN = LSN(f.Uint64())

@@ -21,7 +21,8 @@ type Stream struct {
 	wire    *wire
 	charset *charset
 	pace    pace
-	change  Change        // the one being taken
+	change  Change // the one being taken
+	warned  func(error) error
 	every   time.Duration // between two statuses
 
 	sending sync.Mutex // held while a status is sent
@@ -44,6 +45,10 @@ type Config struct {
 	// StatusInterval is the longest time without a status to the server.
 	StatusInterval time.Duration
 
+	// Warned, if not nil, is called with each warning of the server while it streams. Its error ends the stream. The
+	// lock is held.
+	Warned func(warning error) error
+
 	// Busy is called while another process streams from the slot. Open returns its error.
 	Busy func(ctx context.Context) error
 }
@@ -53,7 +58,7 @@ func Open(ctx context.Context, server Server, cfg Config) (*Stream, error) {
 	// The publication is an identifier inside a literal.
 	command := fmt.Sprintf(`START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '"%s"'%s)`,
 		cfg.Slot, cfg.From, strings.ReplaceAll(cfg.Publication, "'", "''"), cfg.Options)
-	s := &Stream{mu: cfg.Lock, every: cfg.StatusInterval, received: cfg.From, confirmed: cfg.From}
+	s := &Stream{mu: cfg.Lock, every: cfg.StatusInterval, warned: cfg.Warned, received: cfg.From, confirmed: cfg.From}
 	for {
 		conn, err := server.ConnectWAL(ctx)
 		if err != nil {
@@ -226,7 +231,13 @@ func (s *Stream) frames(t Taker) (n int, answer bool, err error) {
 			return n, answer, serverError(body)
 		case 'c', 'C':
 			return n, answer, errStreamEnded
-		case 'N', 'S', 'Z':
+		case 'N':
+			if s.warned != nil {
+				if err := s.warned(serverError(body)); err != nil {
+					return n, answer, err
+				}
+			}
+		case 'S', 'Z':
 		default:
 			return n, answer, fmt.Errorf("the server sent an unexpected message %q", typ)
 		}

@@ -22,9 +22,11 @@ type Tail struct {
 	cfg     TailConfig
 	sent    *sent     // by the last look
 	watched time.Time // when Sound last looked at the slot
+	changed uint32    // sent.changed, when the stream was opened
 
 	// Only the reader uses the rest.
 	tables     map[uint32]*Relation // nil: another table
+	xid        uint32               // the transaction that is being read
 	values     []Value
 	texts      [][]byte // of values
 	each       func(*Insert) error
@@ -32,19 +34,21 @@ type Tail struct {
 
 	mu       sync.Mutex
 	progress *Progress
+	unsent   error // nothing more is read
 
 	life  context.Context
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
-// TailConfig configures a Tail. All fields are required.
+// TailConfig configures a Tail. All fields but Unsent are required.
 type TailConfig struct {
 	Slot        string // must exist; see mapping.CreateSlotSQL
 	Publication string // must exist; see mapping.CreatePublicationSQL
 	Table       mapping.TableName
 	OID         uint32       // of the table: it may have had another name when a row was written
 	Logger      *slog.Logger // gets a warning when the slot retains too much of the log
+	Unsent      *Unsent      // the last one that was returned for this slot
 }
 
 // Insert is a row that was inserted. It is valid until the function that gets it returns.
@@ -65,13 +69,15 @@ type Value struct {
 // know that no other relay reads the slot.
 //
 // It creates neither slot nor publication: a new slot would hide that the former one is gone, and what was committed
-// since is lost. Errors that waiting doesn't cure are marked by outbox.Permanent.
+// since is lost. Errors that waiting doesn't cure are marked by outbox.Permanent. An Unsent is
+// to be given to the next call.
 func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail, error) {
 	at := conn.Copy()
 	if at.RuntimeParams == nil {
 		at.RuntimeParams = make(map[string]string)
 	}
 	at.RuntimeParams["client_encoding"], at.RuntimeParams["TimeZone"] = "UTF8", "UTC"
+	at.RuntimeParams["client_min_messages"] = "warning" // see unpublished
 	t := &Tail{cfg: cfg, tables: make(map[uint32]*Relation), ended: make(chan struct{})}
 	server := Server{at, cfg.Table.String()}
 	plain, err := server.Connect(ctx)
@@ -83,8 +89,9 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	defer cancel()
 	var position LSN
 	if t.sent, position, err = streamable(asking, plain, cfg); err != nil {
-		return nil, err
+		return nil, remember(asking, plain, cfg, err)
 	}
+	t.changed = t.sent.changed
 	every, err := StatusInterval(asking, plain)
 	if err != nil {
 		return nil, err
@@ -93,7 +100,9 @@ func OpenTail(ctx context.Context, conn *pgx.ConnConfig, cfg TailConfig) (*Tail,
 	// The stream of a dead relay ends by itself, after the server has read what the relay had settled.
 	patience := time.Now().Add(time.Second)
 	t.stream, err = Open(ctx, server,
-		Config{Slot: cfg.Slot, Publication: cfg.Publication, From: position, Lock: &t.mu, StatusInterval: every,
+		Config{Slot: cfg.Slot, Publication: cfg.Publication, Options: ", messages 'true'", From: position,
+			Lock: &t.mu, StatusInterval: every,
+			Warned: func(warning error) error { return t.unpublished(warning, "55000") },
 			Busy: func(ctx context.Context) error {
 				if time.Now().Before(patience) {
 					return nil
@@ -145,7 +154,15 @@ func (t *Tail) Settled(number uint64) error {
 // most a second. An error of each ends the stream.
 func (t *Tail) Read(ctx context.Context, limit int, each func(*Insert) error) (n int, err error) {
 	t.each, t.read, t.most = each, 0, limit
-	return t.stream.Read(ctx, (*taker)(t))
+	n, err = t.stream.Read(ctx, (*taker)(t))
+	if err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if unsent := t.unpublished(err, "42704"); unsent != nil {
+			err = unsent
+		}
+	}
+	return n, err
 }
 
 // taker is a Tail that reads. It also reads beyond the limit, up to the next insert, because the end of a transaction
@@ -155,8 +172,17 @@ type taker Tail
 func (t *taker) Full() bool { return t.read >= t.most }
 
 func (t *taker) Take(c *Change) (inserted bool, err error) {
+	if t.unsent != nil {
+		return false, t.unsent // also at the end: the place that shows it must not be confirmed
+	}
 	t.progress.Note(c)
 	switch c.Kind {
+	case KindBegin:
+		t.xid = c.XID
+	case KindMessage:
+		if c.Transactional && string(c.Prefix) == unsentPrefix {
+			return false, (*Tail)(t).older()
+		}
 	case KindRelation:
 		t.tables[c.Table.ID] = nil
 		if c.Table.ID == t.cfg.OID || c.Table.Namespace == t.cfg.Table.Schema && c.Table.Name == t.cfg.Table.Name {
@@ -168,6 +194,8 @@ func (t *taker) Take(c *Change) (inserted bool, err error) {
 		case table == nil:
 		case t.Full():
 			return false, ErrFull
+		case (*Tail)(t).older() != nil:
+			return false, t.unsent
 		default:
 			t.read++
 			return true, (*Tail)(t).insert(table, c.Row)

@@ -1,0 +1,32 @@
+package replication
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/relaytest"
+)
+
+// A relay keeps a short lease while it prepares to read the log, however many round trips that takes. Otherwise two
+// relays take it from each other, and neither begins to read.
+func TestAShortLeaseOutlastsTheStartOverASlowLine(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	config := testdb.Distant(t, db.Config(), 150*time.Millisecond)
+	broker := relaytest.NewMemory()
+	for _, name := range []string{"one", "two"} {
+		source, err := New(config, "d", Config{Table: polling.SnapshotConfig{Lease: time.Second}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.table.As(name)
+		testdb.Run(t, source, broker, relay.Config{})
+	}
+	await.Until(t, "the log is read", db.streams)
+	db.insert("1")
+	await.Until(t, "it is delivered", func() bool { return len(broker.Messages()) > 0 })
+}
