@@ -71,29 +71,38 @@ tidy: ## go mod tidy in every module
 release-check: ## Publish the committed modules into a proxy in a folder, and do in empty folders what the documents tell users to do
 	$(GO) run ./proof/releasecheck
 
-# lint has vetted. Most tests wait for servers most of the time, so several share a core. What measures is in proof,
-# one package at a time. test runs on the newest PostgreSQL, test-long on the oldest what it could change.
+# Most tests wait for servers most of the time, so several share a core. What measures is in proof, one package at a
+# time. The output is a line for each package, and all of what has failed.
+TESTS := go tool gotestsum --format pkgname --hide-summary skipped --format-hide-empty-pkg -- -vet=off -timeout 20m
+AGAIN := { echo "FAILED. One test again, with its output:  OUTBOX_TEST_SERVERS=$$OUTBOX_TEST_SERVERS go test -v -run '^TestName$$' ./the/package"; exit 1; }
+.PHONY: test
+test: export OUTBOX_TEST_SERVERS := postgres,nats
+test: export OUTBOX_TEST_MAJORS := 18
+test: ## The library, the engine's simulation, all strategies on one PostgreSQL, NATS, HTTP, gRPC, files, the binary: Go alone is needed
+	@$(GO) run ./proof/fetch postgres@18.6.0 nats
+	@OUTBOX_STRESS_ROWS=5000 $(TESTS) -p 3 -parallel 4 $(TESTED) || $(AGAIN)
+	@echo "PASSED. Not run: other brokers, other versions of PostgreSQL, browsers, packages, faults on real processes, the race detector (make test-all)."
+
 # The compiler collects garbage seldom, which saves a quarter of its time; the tests run as users do.
-GOTEST := OUTBOX_REQUIRE_SERVERS=1 $(GO) test -toolexec 'env GOGC=400' -race -vet=off -timeout 20m
+RACE := $(TESTS) -race -toolexec 'env GOGC=400'
 # What each broker's adapter does when the server is killed, freezes or comes back: a minute for each.
 FAULTS := 'WhenTheServerFails|UnderFaults|LosesLeaders'
 # Hundreds of tables with a relay each, at which the race detector has nothing more to see.
 TABLES := 'Matrix|AMessageIsTheSameByEachWay|WhatAProbeFindsWell'
-OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(GOTEST)
-.PHONY: test
-test: lint servers ## Lint, then the tests of library, brokers, binary and demo on real servers with the race detector
-	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(GOTEST) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED)
-	$(GOTEST) -tags kafka -run Kafka ./demo
-	GOGC=800 $(GO) test -vet=off ./relay -run TestEveryScheduleKeepsThePromises
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test -vet=off -timeout 20m -run $(TABLES) ./relay/mapped
-
-.PHONY: test-long
-test-long: servers tools ## The workshop's: faults on real processes, nemesis, acceptance of the articles' systems, benchmarks, the oldest PostgreSQL
-	$(GOTEST) -p 1 ./proof/...
-	$(GOTEST) ./relay/polling -run 'Nothing|Stress'
-	$(GOTEST) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/...
-	$(OLDEST) -p 2 -parallel 4 . ./inbox ./schema ./admin
-	$(OLDEST) -p 2 -parallel 4 ./relay/... -run IsASource
+OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(RACE) -p 2 -parallel 4
+.PHONY: test-all
+test-all: export OUTBOX_TEST_SERVERS := all
+test-all: lint servers tools ## What CI runs beside: lint, and with the race detector all brokers, browsers, packages, faults, nemesis, the articles' systems, the oldest PostgreSQL
+	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(RACE) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED) || $(AGAIN)
+	$(RACE) -tags kafka -run Kafka ./demo || $(AGAIN)
+	$(RACE) -p 1 ./proof/... || $(AGAIN)
+	$(RACE) -run 'Nothing|Stress' ./relay/polling || $(AGAIN)
+	$(RACE) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/... || $(AGAIN)
+	$(OLDEST) . ./inbox ./schema ./admin || $(AGAIN)
+	$(OLDEST) -run IsASource ./relay/... || $(AGAIN)
+	GOGC=800 $(TESTS) -run TestEveryScheduleKeepsThePromises ./relay || $(AGAIN)
+	$(TESTS) -run $(TABLES) ./relay/mapped || $(AGAIN)
+	@echo PASSED
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers
@@ -102,7 +111,7 @@ test-short: ## Seconds, with Go alone: no servers
 .PHONY: test-debezium
 test-debezium: servers ## Run Debezium Server (fetched, 820 MB) and the relay on the same rows, and compare what they send
 	$(GO) run ./proof/fetch debezium
-	OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./cmd/outbox -run DebeziumServer -debezium . -count 1 -timeout 30m -v
+	OUTBOX_TEST_SERVERS=all $(GO) test ./cmd/outbox -run DebeziumServer -debezium . -count 1 -timeout 30m -v
 
 .PHONY: site
 site: ## Build the documentation as a site into bin/site
@@ -123,7 +132,7 @@ simulate: ## Drive the engine through SEEDS schedules of faults
 CELLS ?= .*
 .PHONY: matrix
 matrix: servers ## Every preset, strategy, start and event of a mapped table, instead of each pair of these (5,000 cells, an hour)
-	OUTBOX_MATRIX=full OUTBOX_REQUIRE_SERVERS=1 $(GO) test ./relay/mapped -run 'TestMatrix/$(CELLS)' -count 1 -parallel 8 -timeout 4h
+	OUTBOX_MATRIX=full OUTBOX_TEST_SERVERS=all $(GO) test ./relay/mapped -run 'TestMatrix/$(CELLS)' -count 1 -parallel 8 -timeout 4h
 
 RUNS ?= 30
 .PHONY: nemesis

@@ -23,7 +23,7 @@ func FindChromium() (string, error) {
 // Chromium returns the path of Chromium. The test is skipped, or fails where servers are required, if there is none.
 func Chromium(t testing.TB) string {
 	t.Helper()
-	skipShort(t)
+	need(t, "chromium")
 	path, err := FindChromium()
 	if err != nil {
 		missing(t, err)

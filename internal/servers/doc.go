@@ -17,14 +17,17 @@
 // Among PostgreSQL installations, the newest of the wanted major version wins, and among equals the first place.
 // Nothing is ever downloaded by this package.
 //
-// With -short, tests that need a server are skipped.
+// With -short, tests that need a server are skipped, and otherwise those that need one that OUTBOX_TEST_SERVERS leaves
+// out.
 //
 // # Environment
 //
 //   - OUTBOX_CACHE: the cache folder.
 //   - OUTBOX_TEST_POSTGRES_MAJOR: the major version for tests that don't ask for one, such as 14.
 //   - OUTBOX_TEST_MAJORS: those of [OnMajors].
-//   - OUTBOX_REQUIRE_SERVERS=1, or CI with any value: a test fails where it would be skipped for want of a server.
+//   - OUTBOX_TEST_SERVERS: what tests may start, and fail without: "all", or a list such as postgres,nats, in which
+//     postgres is one version and postgres@14 another. Without it they start what is installed, and with CI set they
+//     fail where something isn't.
 //   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to
 //     spare.
 //

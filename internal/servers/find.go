@@ -26,7 +26,7 @@ const (
 	envPostgresMajor = "OUTBOX_TEST_POSTGRES_MAJOR"
 	envMajors        = "OUTBOX_TEST_MAJORS"
 	envCache         = "OUTBOX_CACHE"
-	envRequire       = "OUTBOX_REQUIRE_SERVERS"
+	envServers       = "OUTBOX_TEST_SERVERS"
 )
 
 // The versions that "make servers" installs.
@@ -37,6 +37,8 @@ const (
 
 	// MinJava is the oldest Java that runs that Kafka.
 	MinJava = 17
+
+	newestMajor = "18" // of PostgreSQL
 )
 
 // PostgresVersions returns the PostgreSQL versions that "make servers" installs, one per major version that pgoutbox

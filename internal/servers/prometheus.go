@@ -75,7 +75,7 @@ func FindPrometheus() (server, promtool string, err error) {
 // none.
 func Promtool(t testing.TB) string {
 	t.Helper()
-	skipShort(t)
+	need(t, "prometheus")
 	_, path, err := FindPrometheus()
 	if err != nil {
 		missing(t, err)

@@ -56,7 +56,7 @@ func FindReaders() (dir string, err error) {
 // installed.
 func TestReaders(t testing.TB) string {
 	t.Helper()
-	skipShort(t)
+	need(t, "readers")
 	dir, err := FindReaders()
 	if err != nil {
 		missing(t, err)

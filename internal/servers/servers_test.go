@@ -597,7 +597,7 @@ func systemV(t *testing.T) map[string]string {
 
 func TestCloseRemovesEverythingAndMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	skipShort(t)
+	need(t, "postgres")
 	p, err := StartPostgres(t.Context(), PostgresConfig{})
 	if err != nil {
 		missing(t, err)
@@ -640,7 +640,7 @@ func TestTheClustersOfTestsAreInMemoryUnlessTMPDIRNamesAFolder(t *testing.T) {
 
 func TestAFaultySettingFailsWithTheLogOfTheServer(t *testing.T) {
 	t.Parallel()
-	skipShort(t)
+	need(t, "postgres")
 	if _, _, err := FindPostgres(""); err != nil {
 		missing(t, err)
 	}
@@ -735,15 +735,16 @@ func TestAServerThatIsNotInstalledIsNotFound(t *testing.T) {
 
 func TestWhereAServerIsRequiredATestFailsInsteadOfBeingSkipped(t *testing.T) {
 	for _, c := range []struct {
-		ci, require string
-		want        bool
+		ci, list  string
+		may, must bool
 	}{
-		{"", "", false}, {"true", "", true}, {"", "1", true}, {"", "0", false}, {"", "yes", true},
+		{"", "", true, false}, {"true", "", true, true}, {"", "all", true, true}, {"", "postgres,kafka", true, true}, {"", "postgres", false, true},
+		{"true", "postgres", false, true},
 	} {
 		t.Setenv("CI", c.ci)
-		t.Setenv(envRequire, c.require)
-		if got := required(); got != c.want {
-			t.Errorf("CI=%q %s=%q: required() = %v", c.ci, envRequire, c.require, got)
+		t.Setenv(envServers, c.list)
+		if may, must := wants(part[*KafkaCluster]()), Required(); may != c.may || must != c.must {
+			t.Errorf("CI=%q %s=%q: Kafka may be used %v, and must %v", c.ci, envServers, c.list, may, must)
 		}
 	}
 }

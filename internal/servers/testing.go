@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"strconv"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -225,6 +226,8 @@ func wanted(t testing.TB, config []PostgresConfig) PostgresConfig {
 	want := only(t, config)
 	if want.Major == "" {
 		want.Major = os.Getenv(envPostgresMajor)
+	} else if want.Major != newestMajor {
+		need(t, "postgres@"+want.Major)
 	}
 	return want
 }
@@ -248,7 +251,7 @@ type closer interface {
 // own starts a server for a test.
 func own[S closer, C any](t testing.TB, start func(context.Context, C) (S, error), config []C) S {
 	t.Helper()
-	skipShort(t)
+	need(t, part[S]())
 	server, err := start(t.Context(), only(t, config))
 	if err != nil {
 		missing(t, err)
@@ -264,12 +267,26 @@ func own[S closer, C any](t testing.TB, start func(context.Context, C) (S, error
 	return server
 }
 
-// skipShort skips a test where servers aren't wanted.
-func skipShort(t testing.TB) {
+// need skips a test where the part that it needs is left out.
+func need(t testing.TB, part string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it needs a server, and -short means none")
+		t.Skipf("it needs %s, and -short means no server", part)
 	}
+	if !wants(part) {
+		t.Skipf("it needs %s, which %s leaves out: run make test-all", part, envServers)
+	}
+}
+
+// wants reports whether tests may use a part.
+func wants(part string) bool {
+	list := os.Getenv(envServers)
+	return list == "" || list == "all" || slices.Contains(strings.Split(list, ","), part)
+}
+
+// part is what the list of parts calls a server: postgres for a *servers.Postgres.
+func part[S any]() string {
+	return strings.TrimSuffix(strings.ToLower(reflect.TypeFor[S]().Elem().Name()), "cluster")
 }
 
 // missing ends a test that has no server.
@@ -278,16 +295,14 @@ func missing(t testing.TB, err error) {
 	if !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
-	if required() {
+	if Required() {
 		t.Fatalf("%v, and must be here: run make servers", err)
 	}
 	t.Skipf("%v: run make servers", err)
 }
 
-func required() bool {
-	must, err := strconv.ParseBool(os.Getenv(envRequire))
-	return os.Getenv("CI") != "" || must || (err != nil && os.Getenv(envRequire) != "")
-}
+// Required reports whether tests fail without what they need.
+func Required() bool { return os.Getenv("CI") != "" || os.Getenv(envServers) != "" }
 
 // shared holds the shared servers of this test binary. A variable of the package, because nothing else reaches from
 // TestMain into tests.
@@ -360,7 +375,7 @@ func shareGiven[S interface {
 // share returns the server of that key, after starting it if it is the first to ask.
 func share[S closer](t testing.TB, key string, start func(context.Context) (S, error)) S {
 	t.Helper()
-	skipShort(t)
+	need(t, part[S]())
 	e, open := shared.entry(key)
 	if !open {
 		t.Fatal("the package needs func TestMain(m *testing.M) { servers.Main(m) }, which closes the shared servers")

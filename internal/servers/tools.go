@@ -94,7 +94,7 @@ func findKubernetes() (dir string, err error) {
 // of further kinds. The test is skipped, or fails where servers are required, if there are none.
 func Kubernetes(t testing.TB, args ...string) (validate *exec.Cmd, kinds string) {
 	t.Helper()
-	skipShort(t)
+	need(t, "kubernetes")
 	dir, err := findKubernetes()
 	if err != nil {
 		missing(t, err)
@@ -152,7 +152,7 @@ func (p PythonTool) find() (dir string, err error) {
 // Tool is [FindTool] for a test, which is skipped, or fails where servers are required, if there is none.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
-	skipShort(t)
+	need(t, name)
 	found, err := FindTool(name)
 	if err != nil {
 		missing(t, err)

@@ -19,7 +19,7 @@ func TestEveryKindOfFaultKeepsThePromises(t *testing.T) {
 	}
 	results, err := runAll(t.Context(), options{seed: 1, runs: int(deckSeeds()),
 		sites: 2, keep: os.TempDir(), strategy: "snapshot", faults: faultsARun}, missing(t), func(r result) { t.Log(r) })
-	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
+	if errors.Is(err, servers.ErrNotFound) && !servers.Required() {
 		t.Skipf("%v: run make servers", err)
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func TestEveryStrategyKeepsThePromises(t *testing.T) {
 	n := len(systems(""))
 	results, err := runAll(t.Context(), options{seed: uint64(n), runs: n, sites: 2, keep: os.TempDir(), faults: 1},
 		missing(t), func(r result) { t.Log(r) })
-	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
+	if errors.Is(err, servers.ErrNotFound) && !servers.Required() {
 		t.Skipf("%v: run make servers", err)
 	}
 	if err != nil {
@@ -78,15 +78,13 @@ func TestEveryFaultThatIsLeftOutHasItsReason(t *testing.T) {
 // missing fails a test where everything has to be there.
 func missing(t *testing.T) func(string) {
 	return func(lacks string) {
-		if required() {
+		if servers.Required() {
 			t.Error(lacks)
 		} else {
 			t.Log("NOT TRIED HERE:", lacks)
 		}
 	}
 }
-
-func required() bool { return os.Getenv("OUTBOX_REQUIRE_SERVERS") == "1" }
 
 func TestConsecutiveSeedsHaveEveryKindOfFaultOnBothBrokers(t *testing.T) {
 	t.Parallel()
@@ -132,7 +130,7 @@ func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 8*time.Second)
 	defer stop()
 	_, err = runAll(ctx, options{seed: 1, runs: 100, sites: 1, keep: tmp, faults: faultsARun}, missing(t), func(result) {})
-	if errors.Is(err, servers.ErrNotFound) && !required() && os.Getenv("CI") == "" {
+	if errors.Is(err, servers.ErrNotFound) && !servers.Required() {
 		t.Skipf("%v: run make servers", err)
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func brokerVariable(name string) string {
 }
 
 // ofOthers are variables of the commands, of tests, and those that Kubernetes makes for services.
-var ofOthers = regexp.MustCompile(`^OUTBOX_(CONFIG|SERVER(_USER|_PASSWORD|_TOKEN|_TOKEN_FILE)?|TEST_.*|REQUIRE_SERVERS|` +
+var ofOthers = regexp.MustCompile(`^OUTBOX_(CONFIG|SERVER(_USER|_PASSWORD|_TOKEN|_TOKEN_FILE)?|TEST_.*|` +
 	`(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_(ADDR|PORT|PROTO))?))$`)
 
 // variableOf is the variable of the setting at a path.
