@@ -72,37 +72,42 @@ release-check: ## Publish the committed modules into a proxy in a folder, and do
 	$(GO) run ./proof/releasecheck
 
 # Most tests wait for servers most of the time, so several share a core. What measures is in proof, one package at a
-# time. The output is a line for each package, and all of what has failed.
-TESTS := go tool gotestsum --format pkgname --hide-summary skipped --format-hide-empty-pkg -- -vet=off -timeout 20m
-AGAIN := { echo "FAILED. One test again, with its output:  OUTBOX_TEST_SERVERS=$$OUTBOX_TEST_SERVERS go test -v -run '^TestName$$' ./the/package"; exit 1; }
-.PHONY: test
-test: export OUTBOX_TEST_SERVERS := postgres,nats
-test: export OUTBOX_TEST_MAJORS := 18
-test: ## The library, the engine's simulation, all strategies on one PostgreSQL, NATS, HTTP, gRPC, files, the binary: Go alone is needed
-	@$(GO) run ./proof/fetch postgres@18.6.0 nats
-	@OUTBOX_STRESS_ROWS=5000 $(TESTS) -p 3 -parallel 4 $(TESTED) || $(AGAIN)
-	@echo "PASSED. Not run: other brokers, other versions of PostgreSQL, browsers, packages, faults on real processes, the race detector (make test-all)."
-
-# The compiler collects garbage seldom, which saves a quarter of its time; the tests run as users do.
-RACE := $(TESTS) -race -toolexec 'env GOGC=400'
+# time. The output is a line for each package, and all of what has failed, with the command that runs it again.
+# $(1) are flags of go test that an experiment has as well.
+TESTS = go tool gotestsum --format pkgname --hide-summary skipped --format-hide-empty-pkg --jsonfile $(abspath bin)/tests.json \
+	--post-run-command "$(GO) run ./proof/again $(filter -race,$(1))" -- -vet=off -timeout 20m $(1)
 # What each broker's adapter does when the server is killed, freezes or comes back: a minute for each.
 FAULTS := 'WhenTheServerFails|UnderFaults|LosesLeaders'
 # Hundreds of tables with a relay each, at which the race detector has nothing more to see.
 TABLES := 'Matrix|AMessageIsTheSameByEachWay|WhatAProbeFindsWell'
-OLDEST := OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(RACE) -p 2 -parallel 4
+.PHONY: test
+test: export OUTBOX_TEST_SERVERS := postgres,nats
+test: export OUTBOX_TEST_MAJORS := 18
+test: bin ## The library, the engine's simulation, all strategies on one PostgreSQL, NATS, HTTP, gRPC, files, the binary: Go alone is needed
+	@$(GO) run ./proof/fetch postgres@18.6.0 nats
+	@OUTBOX_STRESS_ROWS=5000 $(TESTS) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED)
+	@echo "PASSED. Not run here, but by make test-all: other brokers, other versions of PostgreSQL, servers that are killed or stand by,"
+	@echo "what takes long, browsers, packages, real processes under faults, the race detector."
+
+# With the race detector. The compiler collects garbage seldom, which saves a quarter of its time; the tests run as users do.
+RACE = $(call TESTS,-race -toolexec 'env GOGC=400')
+OLDEST = OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(RACE) -p 2 -parallel 4
 .PHONY: test-all
 test-all: export OUTBOX_TEST_SERVERS := all
-test-all: lint servers tools ## What CI runs beside: lint, and with the race detector all brokers, browsers, packages, faults, nemesis, the articles' systems, the oldest PostgreSQL
-	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(RACE) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED) || $(AGAIN)
-	$(RACE) -tags kafka -run Kafka ./demo || $(AGAIN)
-	$(RACE) -p 1 ./proof/... || $(AGAIN)
-	$(RACE) -run 'Nothing|Stress' ./relay/polling || $(AGAIN)
-	$(RACE) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/... || $(AGAIN)
-	$(OLDEST) . ./inbox ./schema ./admin || $(AGAIN)
-	$(OLDEST) -run IsASource ./relay/... || $(AGAIN)
-	GOGC=800 $(TESTS) -run TestEveryScheduleKeepsThePromises ./relay || $(AGAIN)
-	$(TESTS) -run $(TABLES) ./relay/mapped || $(AGAIN)
+test-all: bin lint servers tools ## What CI runs beside: lint, and with the race detector all brokers, browsers, packages, faults, nemesis, the articles' systems, the oldest PostgreSQL
+	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(RACE) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED)
+	$(RACE) -tags kafka -run Kafka ./demo
+	$(RACE) -p 1 ./proof/...
+	$(RACE) -run 'Nothing|Stress' ./relay/polling
+	$(RACE) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/...
+	$(OLDEST) . ./inbox ./schema ./admin
+	$(OLDEST) -run IsASource ./relay/...
+	GOGC=800 $(TESTS) -run TestEveryScheduleKeepsThePromises ./relay
+	$(TESTS) -run $(TABLES) ./relay/mapped
 	@echo PASSED
+
+bin:
+	@mkdir -p bin
 
 .PHONY: test-short
 test-short: ## Seconds, with Go alone: no servers

@@ -22,6 +22,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -35,12 +36,7 @@ func onMajors(t *testing.T, test func(t *testing.T, url string)) {
 // database returns the URL of a fresh database with the outbox in it.
 func database(t testing.TB, config ...servers.PostgresConfig) string {
 	t.Helper()
-	url := servers.TestDatabase(t, config...)
-	conn := connect(t, url)
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	return url
+	return testdb.Installed(t, config...).URL
 }
 
 func connect(t testing.TB, url string) *pgx.Conn {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/route"
 	"github.com/pgoutbox/outbox/schema"
@@ -31,13 +32,9 @@ type database struct {
 
 func setup(t *testing.T, config ...servers.PostgresConfig) *database {
 	t.Helper()
-	d := &database{t: t, url: servers.TestDatabase(t, config...)}
-	d.Conn = d.another()
-	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	// Every statement has to work in a database all of whose tables are published.
-	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
+	d := &database{t: t, url: testdb.Published(t, config...).URL}
+	d.Conn = d.another()
 	return d
 }
 

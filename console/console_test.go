@@ -47,8 +47,7 @@ const hostile = `<script>alert(1)</script>"><img src=x onerror=alert(1)>'` + "`\
 
 func setup(t *testing.T, options Options) *site {
 	t.Helper()
-	s := &site{DB: testdb.New(t)}
-	s.Install()
+	s := &site{DB: testdb.Published(t)}
 	pool, err := pgxpool.New(t.Context(), s.DB.URL)
 	if err != nil {
 		t.Fatal(err)

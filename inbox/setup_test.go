@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 var (
@@ -32,11 +32,8 @@ type world struct {
 
 func setup(t testing.TB, config ...servers.PostgresConfig) *world {
 	t.Helper()
-	w := &world{t: t, url: servers.TestDatabase(t, config...)}
+	w := &world{t: t, url: testdb.Installed(t, config...).URL}
 	conn := w.conn()
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := conn.Exec(t.Context(), `CREATE TABLE effects (no bigserial, message_id uuid, key text, note text);
 		CREATE PUBLICATION everything FOR ALL TABLES`); err != nil {
 		t.Fatal(err)

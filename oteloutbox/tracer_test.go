@@ -23,8 +23,7 @@ import (
 
 func TestOneTraceLeadsFromTheRequestToTheEffect(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t)
-	db.Install()
+	db := testdb.Published(t)
 	conn := db.Connect()
 	tracer, provider, recorder := recording(t)
 
@@ -174,8 +173,7 @@ func TestAWriteThatFailsIsAnErrorOfItsSpans(t *testing.T) {
 
 // What tracing costs a writer of one message: without it, with a trace that isn't sampled, and with one that is.
 func BenchmarkWriteOne(b *testing.B) {
-	db := testdb.New(b)
-	db.Install()
+	db := testdb.Published(b)
 	conn := db.Connect()
 	never := New(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())))
 	always := New(sdk.NewTracerProvider(sdk.WithBatcher(nowhere{})))

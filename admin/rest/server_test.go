@@ -22,7 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -52,18 +52,11 @@ func access(r *http.Request) (Caller, error) {
 
 func setup(t *testing.T, change func(*Options, []verbs.Verb)) *server {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), servers.TestDatabase(t))
+	pool, err := pgxpool.New(t.Context(), testdb.Installed(t).URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	err = pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
-		_, err := schema.Up(t.Context(), c.Conn(), schema.UpConfig{})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := &server{t: t, pool: pool}
 	options, table := Options{DB: pool, Access: access, Challenge: `Basic realm="outbox"`}, verbs.All()
 	if change != nil {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // binary is the program under test, built once.
@@ -48,9 +48,11 @@ type database struct {
 	*pgx.Conn
 }
 
-func emptyDatabase(t *testing.T) *database {
+func emptyDatabase(t *testing.T) *database { return newDatabase(t, servers.TestDatabase(t)) }
+
+func newDatabase(t *testing.T, url string) *database {
 	t.Helper()
-	d := &database{t: t, url: servers.TestDatabase(t), folder: t.TempDir()}
+	d := &database{t: t, url: url, folder: t.TempDir()}
 	conn, err := pgx.Connect(t.Context(), d.url)
 	if err != nil {
 		t.Fatal(err)
@@ -60,16 +62,8 @@ func emptyDatabase(t *testing.T) *database {
 	return d
 }
 
-func setup(t *testing.T) *database {
-	t.Helper()
-	d := emptyDatabase(t)
-	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	// As with a well-known tool for change data capture.
-	d.exec(`CREATE PUBLICATION everything FOR ALL TABLES`)
-	return d
-}
+// setup has all tables published, as with a well-known tool for change data capture.
+func setup(t *testing.T) *database { return newDatabase(t, testdb.Published(t).URL) }
 
 func (d *database) exec(sql string, args ...any) {
 	d.t.Helper()

@@ -13,22 +13,19 @@ import (
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/inbox/inboxtest"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/schema"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
 
 func database(t *testing.T) *pgxpool.Pool {
 	t.Helper()
-	url := servers.TestDatabase(t)
+	url := testdb.Installed(t).URL
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := conn.Exec(t.Context(), `CREATE TABLE payments (message text)`); err != nil {
 		t.Fatal(err)
 	}

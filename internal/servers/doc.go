@@ -26,8 +26,9 @@
 //   - OUTBOX_TEST_POSTGRES_MAJOR: the major version for tests that don't ask for one, such as 14.
 //   - OUTBOX_TEST_MAJORS: those of [OnMajors].
 //   - OUTBOX_TEST_SERVERS: what tests may start, and fail without: "all", or a list such as postgres,nats, in which
-//     postgres is one version and postgres@14 another. Without it they start what is installed, and with CI set they
-//     fail where something isn't.
+//     postgres is the newest version, shared by tests, postgres@14 another, postgres@own one that is a test's alone,
+//     and long is what takes long ([Long]). Without it they start what is installed, and with CI set they fail where
+//     something isn't.
 //   - TMPDIR: where data goes. Without it, the clusters of tests are in memory, in /dev/shm, where Linux has 4 GiB to
 //     spare.
 //

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -59,6 +60,9 @@ type Postgres struct {
 
 	primary *Postgres // of a standby
 	slot    string
+
+	copying sync.Mutex
+	copied  []string // databases that are copied, guarded by copying
 }
 
 // StartPostgres starts a cluster and returns when it answers. The caller must Close it. The error wraps [ErrNotFound]

@@ -25,17 +25,44 @@ func New(t testing.TB, config ...servers.PostgresConfig) DB {
 	return DB{t, servers.TestDatabase(t, config...)}
 }
 
-// Install makes the outbox's tables. They are published, so a statement on a table without a key fails.
+// Installed makes one with the outbox in it.
+func Installed(t testing.TB, config ...servers.PostgresConfig) DB {
+	t.Helper()
+	return DB{t, servers.TestCopy(t, "installed", install, config...)}
+}
+
+// Published makes one with the outbox in it, all of whose tables are published, so a statement on a table without a key
+// fails.
+func Published(t testing.TB, config ...servers.PostgresConfig) DB {
+	t.Helper()
+	return DB{t, servers.TestCopy(t, "published", publish, config...)}
+}
+
+// Install makes the outbox's tables as in one that is Published.
 func (db DB) Install() {
 	db.T.Helper()
-	conn := db.Connect()
+	if err := publish(db.T.Context(), db.URL); err != nil {
+		db.T.Fatal(err)
+	}
+}
+
+func install(ctx context.Context, url string) error { return fill(ctx, url, "") }
+
+func publish(ctx context.Context, url string) error {
+	return fill(ctx, url, "CREATE PUBLICATION everything FOR ALL TABLES")
+}
+
+func fill(ctx context.Context, url, more string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
 	defer hangUp(conn)
-	if _, err := schema.Up(db.T.Context(), conn, schema.UpConfig{}); err != nil {
-		db.T.Fatal(err)
+	if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
+		return err
 	}
-	if _, err := conn.Exec(db.T.Context(), `CREATE PUBLICATION everything FOR ALL TABLES`); err != nil {
-		db.T.Fatal(err)
-	}
+	_, err = conn.Exec(ctx, more)
+	return err
 }
 
 func (db DB) Config() *pgx.ConnConfig {

@@ -21,8 +21,7 @@ func TestThePageOfSeveralDatabases(t *testing.T) {
 			name, url, filepath.Join(folder, name+".jsonl"))
 	}
 	for _, name := range []string{"orders", "billing"} {
-		db := testdb.New(t)
-		db.Install()
+		db := testdb.Published(t)
 		database(name, db.URL)
 	}
 	database("warehouse", "postgres://nobody@127.0.0.1:1/warehouse")

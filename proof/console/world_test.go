@@ -54,8 +54,7 @@ const (
 // setup starts a system with destinations that flow, and some that don't.
 func setup(t *testing.T, n sizes) *world {
 	t.Helper()
-	w := &world{DB: testdb.New(t)}
-	w.Install()
+	w := &world{DB: testdb.Published(t)}
 	sink := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		switch {

@@ -452,7 +452,7 @@ func TestOnCallAClockIsAnHourOff(t *testing.T) {
 		}
 	}
 	set("0")
-	// The race detector of "make test-long" needs a C compiler as well.
+	// The race detector of "make test-all" needs a C compiler as well.
 	build := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-DSKEW_FILE=\""+file+"\"", "-o", library, source, "-ldl")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

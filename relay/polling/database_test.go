@@ -20,9 +20,7 @@ type database struct{ testdb.DB }
 
 func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	t.Helper()
-	db := database{testdb.New(t, config...)}
-	db.Install()
-	return db
+	return database{testdb.Published(t, config...)}
 }
 
 // begin returns n transactions that run at the same time.

@@ -21,8 +21,7 @@ type database struct{ testdb.DB }
 
 func newDatabase(t testing.TB, config ...servers.PostgresConfig) database {
 	t.Helper()
-	db := database{testdb.New(t, config...)}
-	db.Install()
+	db := database{testdb.Published(t, config...)}
 	// The slots of a database keep it from being dropped.
 	t.Cleanup(func() { db.DropSlots() })
 	return db

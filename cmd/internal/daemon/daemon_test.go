@@ -16,8 +16,8 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
@@ -48,14 +48,11 @@ func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
 	both, stop := context.WithCancel(ctx)
 	defer stop()
 	for _, topic := range []string{"orders", "invoices"} {
-		conn, err := pgx.Connect(ctx, servers.TestDatabase(t))
+		conn, err := pgx.Connect(ctx, testdb.Installed(t).URL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close(context.Background())
-		if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
-			t.Fatal(err)
-		}
 		writer, err := outbox.NewWriter(outbox.WriterConfig{})
 		if err == nil {
 			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -111,14 +108,11 @@ func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, servers.TestDatabase(t))
+	conn, err := pgx.Connect(ctx, testdb.Installed(t).URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := schema.Up(ctx, conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := conn.Exec(ctx, "INSERT INTO outbox.messages (topic, payload) VALUES ('orders', '{}')"); err != nil {
 		t.Fatal(err)
 	}

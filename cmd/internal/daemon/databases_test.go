@@ -32,8 +32,7 @@ type many struct {
 }
 
 func installed(t *testing.T) testdb.DB {
-	db := testdb.New(t)
-	db.Install()
+	db := testdb.Published(t)
 	return db
 }
 

@@ -31,8 +31,7 @@ import (
 // collector is looked at, so its end has sent what waited.
 func TestOneTraceOfThreeProgramsReachesTheCollector(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t)
-	db.Install()
+	db := testdb.Published(t)
 	to := collector.New(t)
 	program := func(name string) *sdk.TracerProvider {
 		exporter, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(to.URL+"/v1/traces"))

@@ -17,23 +17,19 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
-	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // While the database hangs, probes are answered, by what the relay knows; and they are right again soon after.
 func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
+	conn, err := pgx.Connect(t.Context(), testdb.Installed(t).URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
-		t.Fatal(err)
-	}
 	address := conn.Config()
 	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
 	host, port, err := net.SplitHostPort(proxy.Addr())
