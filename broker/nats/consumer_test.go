@@ -1,15 +1,14 @@
 package nats_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox/broker/consume"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/nats"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -23,8 +22,7 @@ func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 			Topic:   "orders",
 			Publish: b.Publish,
 			Foreign: func(t *testing.T, key, id string) {
-				ctx, cancel := context.WithTimeout(t.Context(), brokertest.Patience)
-				defer cancel()
+				ctx := await.Context(t)
 				msg := &natsgo.Msg{Subject: s.name + ".orders", Data: []byte("1"), Header: natsgo.Header{"Outbox-Key": {key}}}
 				if id != "" {
 					msg.Header.Set(natsgo.MsgIdHdr, id)

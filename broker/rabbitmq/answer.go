@@ -92,8 +92,8 @@ func (c *call) limit(said *amqp091.Error) (int, bool) {
 	return largest - 1, true
 }
 
-// reason returns why the server closed the channel, nil if it didn't. It waits for the library, which marks a channel as
-// closed before it says why.
+// reason returns why the server closed the channel, nil if it didn't. It waits for the library, which marks a channel
+// as closed before it says why.
 func (ch *channel) reason() *amqp091.Error { return <-ch.closed }
 
 // refuseLarger settles the messages in flight that are larger than the server will ever accept.

@@ -212,7 +212,7 @@ func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(await.Patience):
+	case <-await.Context(p.t).Done():
 		p.t.Fatalf("the relay does not end:\n%s", p.stderr.String())
 	}
 	return p.cmd.ProcessState.ExitCode()

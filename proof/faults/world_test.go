@@ -185,13 +185,10 @@ func (w *world) owner() string {
 // takenOver waits until another relay than first holds the lease.
 func (w *world) takenOver(first string) {
 	w.t.Helper()
-	deadline := time.Now().Add(await.Patience)
-	for owner := w.owner(); owner == first || owner == ""; owner = w.owner() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s is frozen and nobody took over", first)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Until(w.t, "another relay than "+first, func() bool {
+		owner := w.owner()
+		return owner != first && owner != ""
+	})
 }
 
 // settle ends the writers, reads everything back and demands that nothing was lost, invented or inverted,

@@ -140,7 +140,7 @@ func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
 				if err == nil || outbox.IsPermanent(err) {
 					t.Errorf("the second relay ends with %v", err)
 				}
-			case <-time.After(await.Patience):
+			case <-await.Context(t).Done():
 				t.Error("the second relay waits for an answer that never comes")
 			}
 		})

@@ -18,7 +18,7 @@ const restingSQL = `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON 
 	AND l.classid = 'outbox.messages'::regclass AND l.objid = 1 AND l.objsubid = 2)`
 
 // inVain is a pause between polls after which a test has long failed: what comes before it was called for.
-const inVain = 10 * await.Patience
+const inVain = 24 * time.Hour
 
 func (db database) insert(payload string) {
 	db.T.Helper()
@@ -45,7 +45,7 @@ func receive(t *testing.T, from <-chan string) string {
 	select {
 	case m := <-from:
 		return m
-	case <-time.After(await.Patience):
+	case <-await.Context(t).Done():
 		t.Fatal("a message was missed: no poll was called for")
 		return ""
 	}

@@ -286,8 +286,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer stop()
 
 	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
-	waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	waiting := await.Context(t)
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
 		if err != nil {

@@ -70,11 +70,9 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}()
 	until := func(what string, so func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(await.Patience); !so(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.units[0].watch.health(), d.units[0].watch.readiness())
-			}
-		}
+		await.UntilElse(t, so, func() string {
+			return fmt.Sprintf("%s: %+v, %+v", what, d.units[0].watch.health(), d.units[0].watch.readiness())
+		})
 	}
 	well := func() bool {
 		h := d.units[0].watch.health()

@@ -425,7 +425,7 @@ func hangs(t *testing.T, h Harness) {
 	source.publish(t, numbered(source.Topic, 4, 4))
 	select {
 	case <-c.done:
-	case <-time.After(await.Patience):
+	case <-await.Context(t).Done():
 		t.Fatal("the consumer goes on")
 	}
 	if !errors.Is(c.err, consume.ErrHung) {

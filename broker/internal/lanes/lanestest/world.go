@@ -148,8 +148,7 @@ func numbered(topic string, count, keys int) []*outbox.Message {
 // publish publishes messages until all are accepted, as the engine does.
 func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	for len(msgs) > 0 {
 		errs := s.Publish(ctx, msgs)
 		if errs == nil {
@@ -194,7 +193,7 @@ func (r *running) stop() error {
 	r.cancel()
 	select {
 	case <-r.done:
-	case <-time.After(await.Patience):
+	case <-await.Context(r.t).Done():
 		r.t.Fatal("the consumer doesn't end")
 	}
 	return r.err
