@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,7 +28,7 @@ func TestNoTestNeedsAFastMachine(t *testing.T) {
 	t.Parallel()
 	seen := 0
 	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
-		if !slices.Contains(imports, "testing") || slices.Contains(clocks, folder) {
+		if !slices.Contains(imports, "testing") && !strings.HasSuffix(path, "_test.go") || slices.Contains(clocks, folder) {
 			return
 		}
 		text, err := os.ReadFile(path)
@@ -53,9 +54,11 @@ func TestWaitsThatNeedAFastMachineAreSeen(t *testing.T) {
 		`use(Config{Lease: await.Expiry(2 * time.Second)})`:                            false,
 		`use(Config{Lease: 5 * time.Second, PollIdle: time.Millisecond})`:              false,
 		`cfg.AckTimeout = time.Second`:                                                 true,
+		"want(Config{Lease: 3 * time.Second}) // the default":                          false,
 		`const lease = time.Second`:                                                    true,
 		`conn.SetDeadline(time.Now().Add(time.Second))`:                                true,
 		`end := time.Now().Add(30 * time.Second); use(end)`:                            true,
+		`use(Hold{RetryAt: time.Now().Add(time.Hour)})`:                                false,
 		`time.Sleep(time.Second)`:                                                      true,
 		`for !ready() { time.Sleep(time.Millisecond) }`:                                false,
 		`for ; !ready(); time.Sleep(time.Millisecond) { }`:                             false,
@@ -64,6 +67,7 @@ func TestWaitsThatNeedAFastMachineAreSeen(t *testing.T) {
 		`select { case <-done: case <-time.After(time.Millisecond): }`:                 false,
 		`if time.Since(began) > time.Minute { t.Error("slow") }`:                       true,
 		`if took := time.Since(began); took > time.Minute { t.Error("slow") }`:         true,
+		`if time.Since(row.CreatedAt) > time.Hour { t.Error("not of now") }`:           false,
 		`if took := time.Since(began); took < time.Minute { t.Error("too early") }`:    false,
 		`synctest.Test(t, func(t *testing.T) { context.WithTimeout(ctx, time.Hour) })`: false,
 	} {
@@ -82,13 +86,14 @@ func waitFaults(t *testing.T, path string, text []byte) (faults []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commented := make(map[int]bool)
+	comments := make(map[int]string)
 	for _, c := range parsed.Comments {
-		commented[files.Position(c.Pos()).Line] = true
+		comments[files.Position(c.Pos()).Line] = c.Text()
 	}
 	tell := func(n ast.Node, what string) { faults = append(faults, files.Position(n.Pos()).String()+": "+what) }
 	limit := func(name string, value ast.Expr) {
-		if d, ok := duration(value); ok && d < short && limits.MatchString(name) {
+		if d, ok := duration(value); ok && d < short && limits.MatchString(name) &&
+			!strings.Contains(comments[files.Position(value.Pos()).Line], "default") {
 			tell(value, name+" is shorter than 5 s: a busy machine exceeds it; if that is what the test waits for, await.Expiry says so")
 		}
 	}
@@ -121,9 +126,11 @@ func waitFaults(t *testing.T, path string, text []byte) (faults []string) {
 				return false
 			case name == "context.WithTimeout" && isDuration(n.Args[1]):
 				tell(n, "a fixed limit: await.Context ends with the package's time, await.Expiry is one that is to be exceeded")
-			case name == "time.Now().Add" && isDuration(n.Args[0]):
-				tell(n, "a fixed limit: wait by await.Until, or await.Context")
-			case name == "time.Sleep" && loops == 0 && !commented[files.Position(n.Pos()).Line]:
+			case name == "time.Now().Add": // from an hour on it is a time that is far away
+				if d, ok := duration(n.Args[0]); ok && d < time.Hour {
+					tell(n, "a fixed limit: wait by await.Until, or await.Context")
+				}
+			case name == "time.Sleep" && loops == 0 && comments[files.Position(n.Pos()).Line] == "":
 				tell(n, "wait for what must come by await.Until, or say in a comment what takes that time")
 			}
 		case *ast.KeyValueExpr:
@@ -197,7 +204,10 @@ func fails(body []ast.Stmt) (found bool) {
 func tooLong(cond ast.Expr) (found bool) {
 	ast.Inspect(cond, func(n ast.Node) bool {
 		b, ok := n.(*ast.BinaryExpr)
-		found = found || ok && (b.Op == token.GTR || b.Op == token.GEQ) && isDuration(b.Y)
+		if ok && (b.Op == token.GTR || b.Op == token.GEQ) {
+			d, isTime := duration(b.Y)
+			found = found || isTime && d < time.Hour // from an hour on it is an age that nobody waits for
+		}
 		return !found
 	})
 	return found
