@@ -55,8 +55,8 @@ func TestAFullQueueRefusesAndKeepsTheOrder(t *testing.T) {
 	b := newBroker(t, server.URL(), rabbitmq.Config{})
 	all := brokertest.Messages(q.name, 300, 3)
 	left, refusals := all, 0
-	for deadline := time.Now().Add(brokertest.Patience); len(left) > 0; {
-		if time.Now().After(deadline) {
+	for ctx := patient(t); len(left) > 0; {
+		if ctx.Err() != nil {
 			t.Fatalf("%d left", len(left))
 		}
 		errs := b.Publish(patient(t), left)
