@@ -15,7 +15,7 @@ import (
 func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	url := servers.TestNATS(t).URL()
-	lanestest.Run(t, lanestest.Harness{Reject: true, Patience: time.Second, Source: func(t *testing.T) lanestest.Source {
+	lanestest.Run(t, lanestest.Harness{Reject: true, Patience: 5 * time.Second, Source: func(t *testing.T) lanestest.Source {
 		s := newStream(t, url)
 		b := s.broker("", nats.Config{})
 		return lanestest.Source{
@@ -33,7 +33,7 @@ func TestANATSConsumerDoesWhatAConsumerMust(t *testing.T) {
 			},
 			Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
 				c, err := nats.NewConsumer(url, nats.Config{},
-					nats.ConsumerConfig{Stream: s.name, Durable: "consumer", AckWait: time.Second, Handling: cfg}, handler)
+					nats.ConsumerConfig{Stream: s.name, Durable: "consumer", AckWait: 5 * time.Second, Handling: cfg}, handler)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -191,11 +191,14 @@ func (s Source) start(t *testing.T, cfg consume.Config, handler consume.Handler)
 func (r *running) stop() error {
 	r.t.Helper()
 	r.cancel()
-	select {
-	case <-r.done:
-	case <-await.Context(r.t).Done():
-		r.t.Fatal("the consumer doesn't end")
-	}
+	await.Until(r.t, "the end of the consumer", func() bool { // also when the test has ended, and with it its context
+		select {
+		case <-r.done:
+			return true
+		default:
+			return false
+		}
+	})
 	return r.err
 }
 
