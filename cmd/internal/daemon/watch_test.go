@@ -49,7 +49,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	cfg := config.Standard[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
 	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, time.Second
+	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Second)
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: address, Config: cfg}},
 		Options{Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
