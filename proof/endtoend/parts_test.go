@@ -257,7 +257,8 @@ func (p part) consume(ctx context.Context) error {
 			Group: "accounts", Topics: []string{topic}, Instance: instance, SessionTimeout: 6 * time.Second, Handling: handling}, handle)
 	case "nats":
 		c, err = nats.NewConsumer(p.Addr, nats.Config{},
-			nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: await.Expiry(2 * time.Second), Handling: handling}, handle)
+			nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: await.Expiry(2 * time.Second), Handling: handling},
+			handle)
 	case "rabbitmq":
 		c, err = rabbitmq.NewConsumer(p.Addr, rabbitmq.Config{}, rabbitmq.ConsumerConfig{Queue: topic, Handling: handling}, handle)
 	case "sqs":
