@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -170,7 +171,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 	// A search whose time is over tells where it stands, and the transaction goes on.
 	d.exec(`BEGIN; LOCK TABLE outbox.messages IN ACCESS EXCLUSIVE MODE`)
 	other := database{t: t, url: d.url, Conn: d.another()}
-	found := other.find(MessageSearch{MessageFilter: MessageFilter{Topic: "topic-1"}, Within: 100 * time.Millisecond})
+	found := other.find(MessageSearch{MessageFilter: MessageFilter{Topic: "topic-1"}, Within: await.Expiry(100 * time.Millisecond)})
 	if found.Complete || found.Next == "" || len(found.Messages) != 0 {
 		t.Errorf("%+v", found)
 	}
@@ -250,9 +251,9 @@ func TestAKeyIsNotLookedForInTheOrderOfAll(t *testing.T) {
 		if d.int(`SELECT current_setting('server_version_num')::int`) >= 150_000 {
 			d.exec(`SELECT pg_stat_force_next_flush()`)
 		} else { // it tells its statistics every half second
-			time.Sleep(600 * time.Millisecond)
+			time.Sleep(600 * time.Millisecond) // the half second
 			d.exec(`SELECT 1`)
-			time.Sleep(600 * time.Millisecond)
+			time.Sleep(600 * time.Millisecond) // on the way to the collector
 		}
 		return d.int(`SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'messages_3_xid_id_shard_idx'`)
 	}

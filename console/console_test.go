@@ -392,8 +392,7 @@ func TestAPageThatIsOpenGetsWhatChanges(t *testing.T) {
 	t.Parallel()
 	s := setup(t, Options{})
 	s.fill()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	_, read := s.stream(ctx, "dead")
 	read("event: put")
 	s.Exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
@@ -408,8 +407,7 @@ func TestAPageIsDrawnOnceForAllWhoLookAtIt(t *testing.T) {
 	t.Parallel()
 	s := setup(t, Options{})
 	s.fill()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx, cancel := context.WithCancel(await.Context(t))
 	for range maxStreams {
 		_, read := s.stream(ctx, "dead")
 		read("event: put") // at once, and not when the page is drawn again
@@ -422,9 +420,7 @@ func TestAPageIsDrawnOnceForAllWhoLookAtIt(t *testing.T) {
 	}
 	cancel()
 	await.Until(t, "the page to be drawn no more", func() bool { return len(s.drawn()) == 0 })
-	again, stop := context.WithTimeout(t.Context(), await.Patience)
-	defer stop()
-	_, read := s.stream(again, "dead")
+	_, read := s.stream(await.Context(t), "dead")
 	read("event: put")
 }
 

@@ -522,7 +522,7 @@ func TestAHandlerThatEndsItsGoroutineLeavesNothing(t *testing.T) {
 func TestAHandlerThatHangsIsEndedByItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	b, msg := newInbox(t, Config{Timeout: 50 * time.Millisecond}), message("k")
+	b, msg := newInbox(t, Config{Timeout: await.Expiry(50 * time.Millisecond)}), message("k")
 	for name, hang := range map[string]Handler{
 		"in the database": func(ctx context.Context, tx pgx.Tx, _ *outbox.Message) error {
 			_, err := tx.Exec(ctx, `SELECT pg_sleep(600)`)

@@ -28,7 +28,7 @@ func (w *world) work(b *Inbox, fn Handler, cfg WorkerConfig) (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	source, err := polling.NewSnapshot(conn, b.Destination(), polling.SnapshotConfig{Lease: 300 * time.Millisecond})
+	source, err := polling.NewSnapshot(conn, b.Destination(), polling.SnapshotConfig{Lease: 5 * time.Second})
 	if err != nil {
 		w.t.Fatal(err)
 	}

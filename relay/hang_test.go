@@ -22,7 +22,7 @@ type slow struct {
 }
 
 func (b *slow) Publish(ctx context.Context, batch []*outbox.Message) []error {
-	time.Sleep(b.after)
+	time.Sleep(b.after) // in a bubble
 	return b.wire.Publish(ctx, batch)
 }
 
@@ -76,7 +76,7 @@ type selective struct {
 
 func (b *selective) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	if slices.ContainsFunc(batch, func(m *outbox.Message) bool { return m.Key == b.hangs }) {
-		time.Sleep(b.after)
+		time.Sleep(b.after) // in a bubble
 	}
 	return b.wire.Publish(ctx, batch)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
@@ -135,7 +136,7 @@ func TestAMigrationDoesNotWaitLongForALockedTable(t *testing.T) {
 	install(t, conn)
 	exec(t, other, `BEGIN; LOCK TABLE outbox.messages IN ROW EXCLUSIVE MODE`)
 	known := withOneMore(t, `ALTER TABLE outbox.messages ADD COLUMN extra text;`)
-	_, err := up(t.Context(), conn, UpConfig{LockTimeout: 20 * time.Millisecond}, known)
+	_, err := up(t.Context(), conn, UpConfig{LockTimeout: await.Expiry(20 * time.Millisecond)}, known)
 	if sqlstate.Of(err) != "55P03" || !strings.Contains(err.Error(), "another session held a lock on the table for 20ms") {
 		t.Fatalf("want a lock timeout with its cause, got %v", err)
 	}
@@ -150,7 +151,7 @@ func TestWaitingForAnotherInstanceIsBounded(t *testing.T) {
 	url := servers.TestDatabase(t)
 	conn, other := connect(t, url), connect(t, url)
 	exec(t, other, `BEGIN; `+turn)
-	_, err := Up(t.Context(), conn, UpConfig{Wait: 20 * time.Millisecond})
+	_, err := Up(t.Context(), conn, UpConfig{Wait: await.Expiry(20 * time.Millisecond)})
 	if err == nil || !strings.Contains(err.Error(), "another instance has been migrating this database for 20ms") {
 		t.Fatalf("got %v", err)
 	}

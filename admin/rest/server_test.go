@@ -118,9 +118,7 @@ func (s *server) ask(caller, method, path, body string, header ...string) (int, 
 
 func (s *server) do(r *http.Request) (int, string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute) // a stream that was not to be opened has no end
-	defer cancel()
-	answer, err := s.Client().Do(r.WithContext(ctx))
+	answer, err := s.Client().Do(r.WithContext(await.Context(s.t))) // a stream that was not to be opened has no end
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -456,7 +454,7 @@ func TestADatabaseThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	short := func(table []verbs.Verb) {
 		for i := range table {
-			table[i].Timeout = 20 * time.Millisecond
+			table[i].Timeout = await.Expiry(20 * time.Millisecond)
 		}
 	}
 	s := setup(t, func(o *Options, table []verbs.Verb) {

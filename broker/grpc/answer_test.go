@@ -20,6 +20,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
@@ -236,7 +237,7 @@ func TestSilenceIsAnOutageAndEndsTheConnection(t *testing.T) {
 		}}
 	})
 	p := testnet.New(t, s.address)
-	b := newBroker(t, p.Addr(), grpc.Config{AckTimeout: 300 * time.Millisecond})
+	b := newBroker(t, p.Addr(), grpc.Config{AckTimeout: await.Expiry(300 * time.Millisecond)})
 	errs := b.Publish(patient(t), messages(1, 1))
 	if len(errs) != 1 || kind(errs[0]) != "unavailable" || !strings.Contains(errs[0].Error(), "no answer within 300ms") {
 		t.Errorf("outcome %v", errs)
@@ -266,7 +267,7 @@ func TestFailuresLostAnswersAndCutsInvertNothing(t *testing.T) {
 				return nil
 			}, nil)
 			p := testnet.New(t, s.address)
-			b := newBroker(t, p.Addr(), grpc.Config{Unary: unary, RequestMessages: 20, AckTimeout: time.Second})
+			b := newBroker(t, p.Addr(), grpc.Config{Unary: unary, RequestMessages: 20, AckTimeout: await.Expiry(time.Second)})
 			all := messages(4000, 60)
 			for part := range 8 {
 				p.CutAfter(20_000)            // inside a request, most likely
@@ -306,7 +307,7 @@ func TestTheEndOfTheContextInterruptsACall(t *testing.T) {
 		for _, m := range batch {
 			m.Payload = make([]byte, 500_000) // more than any window takes: the sender is stuck
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(200*time.Millisecond))
 		errs := b.Publish(ctx, batch)
 		cancel()
 		if len(errs) != len(batch) {

@@ -54,7 +54,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 				p := brokertest.StartReceiver(t)
 				return relaytest.BrokerHarness{
-					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 2 * time.Second}),
+					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 10 * time.Second}),
 					Topics: [2]string{"a", "b"},
 					Read:   p.Received,
 					Faults: &relaytest.BrokerFaults{

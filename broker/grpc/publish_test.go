@@ -26,6 +26,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
@@ -169,7 +170,7 @@ func TestAReceiverAnswersByWhatItsFunctionReturns(t *testing.T) {
 			}
 		}
 		return nil
-	}, grpc.ReceiverConfig{Timeout: 100 * time.Millisecond})
+	}, grpc.ReceiverConfig{Timeout: await.Expiry(100 * time.Millisecond)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 			relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 				p := brokertest.StartReceiver(t)
 				return relaytest.BrokerHarness{
-					Open:   open("http://"+p.Address, webhooks.Config{Batch: batch, Timeout: 2 * time.Second}),
+					Open:   open("http://"+p.Address, webhooks.Config{Batch: batch, Timeout: 10 * time.Second}),
 					Topics: [2]string{"a", "b"},
 					Read:   p.Received,
 					Slow:   batch == 1,

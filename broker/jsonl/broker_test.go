@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/internal/await"
 	"go.uber.org/goleak"
 )
 
@@ -337,7 +338,7 @@ func TestTheEndOfTheContextLeavesAStuckWrite(t *testing.T) {
 	big := message("k", 1)
 	big.Payload = bytes.Repeat([]byte("x"), 1<<20) // more than a pipe holds
 	for range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(50*time.Millisecond))
 		errs := b.Publish(ctx, []*outbox.Message{big})
 		cancel()
 		if len(errs) != 1 || !outbox.IsUnavailable(errs[0]) || !errors.Is(errs[0], context.DeadlineExceeded) {

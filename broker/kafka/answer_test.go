@@ -75,7 +75,7 @@ func slow(ctx context.Context, network, address string) (net.Conn, error) {
 type slowConn struct{ net.Conn }
 
 func (c slowConn) Write(p []byte) (int, error) {
-	time.Sleep(30 * time.Millisecond)
+	time.Sleep(30 * time.Millisecond) // on the way
 	return c.Conn.Write(p)
 }
 

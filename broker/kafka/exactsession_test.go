@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -54,7 +55,7 @@ func (lanewise) HeldTogether(_ context.Context, lanes []string, _ int) (lists []
 // A replay of many keys is delivered in large calls: each message of them has to be one that the session knows.
 func TestTheHoldsOfManyLanesAreReadAtOnceAndPublished(t *testing.T) {
 	t.Parallel()
-	e, err := NewExactlyOnce(Config{Brokers: []string{"127.0.0.1:1"}, Unanswered: time.Second}, ExactlyOnceConfig{ID: "x"})
+	e, err := NewExactlyOnce(Config{Brokers: []string{"127.0.0.1:1"}, Unanswered: await.Expiry(time.Second)}, ExactlyOnceConfig{ID: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}

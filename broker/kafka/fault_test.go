@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -263,7 +264,7 @@ func TestNothingIsLostOrInvertedByRandomFaults(t *testing.T) {
 					When: func(kmsg.Request) bool { return sometimes.IntN(4) == 0 }})
 			}
 			cut := &cuts{chance: 0.02, random: random}
-			b := f.broker(kafka.Config{Dial: cut.dial, Clients: 2, Unanswered: 2 * time.Second})
+			b := f.broker(kafka.Config{Dial: cut.dial, Clients: 2, Unanswered: await.Expiry(2 * time.Second)})
 			var wg sync.WaitGroup
 			var sent [3][]*outbox.Message
 			for i := range sent {
@@ -322,8 +323,8 @@ func (c cutConn) Read(b []byte) (int, error) {
 func TestACallEndsWhenNothingIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
-	b := f.broker(kafka.Config{Unanswered: time.Second})
-	accepted(t, b.Publish(patient(t), brokertest.Messages("orders", 10, 2)))
+	b := f.broker(kafka.Config{Unanswered: await.Expiry(time.Second)})
+	deliver(patient(t), t, b, brokertest.Messages("orders", 10, 2))
 	fault := f.Fault(kfake.Fault{Keys: produce, Err: kerr.NotEnoughReplicas, Count: -1})
 	batch := brokertest.Messages("orders", 10, 2)
 	for i, err := range b.Publish(patient(t), batch) {
@@ -333,7 +334,7 @@ func TestACallEndsWhenNothingIsAcknowledged(t *testing.T) {
 		contains(t, err, f.seeds[0], "for 1s")
 	}
 	fault.Remove()
-	accepted(t, b.Publish(patient(t), batch))
+	deliver(patient(t), t, b, batch)
 }
 
 func TestCallsBeyondTheNumberOfClientsWait(t *testing.T) {
@@ -348,7 +349,7 @@ func TestCallsBeyondTheNumberOfClientsWait(t *testing.T) {
 	if err := fault.Wait(patient(t), 1); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(50*time.Millisecond))
 	defer cancel()
 	for _, err := range b.Publish(ctx, second) {
 		if !outbox.IsUnavailable(err) {
@@ -376,7 +377,7 @@ func TestAnUnreachableClusterIsNamedWithTheCause(t *testing.T) {
 	}
 	address := free.Addr().String()
 	free.Close()
-	b := connectionless(t, []string{address}, kafka.Config{Unanswered: 3 * time.Second})
+	b := connectionless(t, []string{address}, kafka.Config{Unanswered: await.Expiry(3 * time.Second)})
 	defer b.Close()
 	errs := b.Publish(patient(t), brokertest.Messages("orders", 2, 2))
 	for _, err := range append(errs, b.Ping(patient(t))) {

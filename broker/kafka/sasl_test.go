@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -72,7 +73,7 @@ func TestATokenThatIsRefusedOrCannotBeHadIsAnOutage(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, kfake.SeedTopics(1, "orders"))
 			demandToken(f, "right")
-			b := f.broker(kafka.Config{Unanswered: time.Second, SASL: &kafka.SASL{Mechanism: "OAUTHBEARER", Token: token}})
+			b := f.broker(kafka.Config{Unanswered: await.Expiry(time.Second), SASL: &kafka.SASL{Mechanism: "OAUTHBEARER", Token: token}})
 			for i, err := range b.Publish(patient(t), brokertest.Messages("orders", 3, 3)) {
 				if !outbox.IsUnavailable(err) {
 					t.Errorf("message %d: %v, want an unavailable error", i, err)
@@ -111,7 +112,7 @@ func TestACertificateAuthenticatesTheClient(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	open := func(cfg *tls.Config) *kafka.Broker {
-		b, err := kafka.New(kafka.Config{Brokers: cluster.ListenAddrs(), TLS: cfg, Unanswered: time.Second})
+		b, err := kafka.New(kafka.Config{Brokers: cluster.ListenAddrs(), TLS: cfg})
 		if err != nil {
 			t.Fatal(err)
 		}

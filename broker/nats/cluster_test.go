@@ -99,7 +99,7 @@ func (c *cluster) kill(i int) {
 
 // leader returns the server that leads s, -1 if none does.
 func (c *cluster) leader(js jetstream.JetStream, name string) int {
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), await.Expiry(time.Second))
 	defer cancel()
 	stream, err := js.Stream(ctx, name)
 	if err != nil || stream.CachedInfo().Cluster == nil {
@@ -122,13 +122,13 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 	js := jetStream(t, url)
 	cfg := jetstream.StreamConfig{Name: "R3", Subjects: []string{"R3.>"}, Replicas: 3}
 	await.Until(t, "the cluster creates a stream", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(2*time.Second))
 		defer cancel()
 		_, err := js.CreateStream(ctx, cfg)
 		return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
 	})
 	s := &stream{t: t, url: url, name: cfg.Name, js: js}
-	b := s.broker("", nats.Config{Stream: cfg.Name, AckTimeout: time.Second, ConnectTimeout: time.Second})
+	b := s.broker("", nats.Config{Stream: cfg.Name, AckTimeout: await.Expiry(time.Second), ConnectTimeout: await.Expiry(time.Second)})
 
 	all := messages(6000, 60)
 	brokertest.DeliverDuring(patient(t), t, b, all, 300, func(calls int) {

@@ -50,7 +50,7 @@ func harness(t *testing.T, url string) relaytest.BrokerHarness {
 	s := newStream(t, url)
 	return relaytest.BrokerHarness{
 		Open: func(t *testing.T) relay.Broker {
-			b, err := nats.New(url, nats.Config{AckTimeout: 2 * time.Second})
+			b, err := nats.New(url, nats.Config{AckTimeout: 10 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

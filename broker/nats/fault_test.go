@@ -28,7 +28,7 @@ func TestKillingTheServerLosesAndDisordersNothing(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnNATS(t)
 	s := newStream(t, server.URL())
-	b := s.broker("", nats.Config{AckTimeout: 2 * time.Second})
+	b := s.broker("", nats.Config{AckTimeout: await.Expiry(2 * time.Second)})
 	all := messages(6000, 50)
 	brokertest.DeliverDuring(patient(t), t, b, all, 200, brokertest.KillEvery(8, t, server))
 	checkOrder(t, all, s.stored())
@@ -38,8 +38,8 @@ func TestAFrozenServerLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnNATS(t)
 	s := newStream(t, server.URL())
-	b := s.broker("", nats.Config{AckTimeout: 300 * time.Millisecond, ConnectTimeout: 300 * time.Millisecond})
-	accepted(t, b.Publish(patient(t), messages(10, 3)))
+	b := s.broker("", nats.Config{AckTimeout: await.Expiry(300 * time.Millisecond), ConnectTimeout: await.Expiry(300 * time.Millisecond)})
+	brokertest.Deliver(patient(t), t, b, messages(10, 3))
 
 	if err := server.Freeze(); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestTheEndOfTheContextInterruptsAWriteThatIsStuck(t *testing.T) {
 	for _, m := range batch {
 		m.Payload = make([]byte, 900_000)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(200*time.Millisecond))
 	defer cancel()
 	errs := b.Publish(ctx, batch)
 	brokertest.CheckOutcomes(t, batch, errs)
@@ -101,7 +101,7 @@ func TestTheEndOfTheContextLeavesOtherCallsAlone(t *testing.T) {
 	p.Distance(200 * time.Millisecond)
 	other := make(chan []error)
 	go func() { other <- b.Publish(patient(t), messages(1, 1)) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(50*time.Millisecond))
 	defer cancel()
 	if errs := b.Publish(ctx, messages(1, 1)); len(errs) != 1 ||
 		!outbox.IsUnavailable(errs[0]) || !errors.Is(errs[0], context.DeadlineExceeded) {
@@ -115,18 +115,19 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	server := servers.TestNATS(t)
 	s := newStream(t, server.URL())
 	p := testnet.New(t, server.Addr())
-	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: 300 * time.Millisecond})
-	batch := messages(100, 10)
-	accepted(t, b.Publish(patient(t), messages(1, 1)))
-
-	p.SwallowAnswers(true)
-	errs := b.Publish(patient(t), batch)
-	brokertest.CheckOutcomes(t, batch, errs)
-	if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "no acknowledgement") {
-		t.Fatalf("outcomes %v", errs)
-	}
-	await.Until(t, "the server has stored the first of each key", func() bool { return len(s.storedIDs()) == 11 })
-	p.SwallowAnswers(false)
+	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: await.Expiry(300 * time.Millisecond)})
+	before, batch := messages(1, 1), messages(100, 10)
+	await.Until(t, "the server has stored the first of each key", func() bool {
+		brokertest.Deliver(patient(t), t, b, before) // makes a connection that is open
+		p.SwallowAnswers(true)
+		errs := b.Publish(patient(t), batch)
+		p.SwallowAnswers(false)
+		brokertest.CheckOutcomes(t, batch, errs)
+		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
+			t.Fatalf("outcomes %v", errs)
+		}
+		return strings.Contains(errs[0].Error(), "no acknowledgement") && len(s.storedIDs()) == 11
+	})
 	brokertest.Deliver(patient(t), t, b, batch)
 	checkOrder(t, batch, s.stored()[1:])
 }

@@ -56,7 +56,7 @@ func newStream(t testing.TB, url string, change ...func(*jetstream.StreamConfig)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Expiry(5*time.Second))
 		defer cancel()
 		s.js.DeleteStream(ctx, s.name) // the server may be gone on purpose
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/pubsub"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
@@ -310,7 +311,7 @@ func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
 	f := newFake(t)
 	topic := f.topic()
 	p := testnet.New(t, f.Addr)
-	b := open(t, p.Addr(), pubsub.Config{Timeout: 300 * time.Millisecond})
+	b := open(t, p.Addr(), pubsub.Config{Timeout: await.Expiry(300 * time.Millisecond)})
 	defer b.Close()
 	p.Freeze()
 	batch := brokertest.Messages(topic, 5, 5)

@@ -36,7 +36,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnRedis(t)
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
-		h := harness(t, server.Addr(), redis.Config{AckTimeout: 2 * time.Second})
+		h := harness(t, server.Addr(), redis.Config{AckTimeout: 10 * time.Second})
 		h.Faults = &relaytest.BrokerFaults{
 			Kill:    server.Kill9,
 			Restart: func() error { return server.Restart(context.Background()) },

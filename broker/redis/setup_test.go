@@ -56,7 +56,7 @@ func create(t testing.TB, c *goredis.Client, name string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Expiry(5*time.Second))
 		defer cancel()
 		// the server may be gone on purpose
 		c.Del(ctx, name, "{"+name+"}:outbox:recent", "{"+name+"}:outbox:older", "{"+name+"}:outbox:known")

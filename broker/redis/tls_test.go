@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -70,7 +71,7 @@ func TestMessagesArriveOverTLSAndEachFaultOfItSaysWhatToDo(t *testing.T) {
 // connectTimeout is short for what is expected to fail: Redis doesn't answer a handshake at its other port.
 func connectTimeout(want []string) time.Duration {
 	if len(want) > 0 && want[0] == "doesn't answer" {
-		return 200 * time.Millisecond
+		return await.Expiry(200 * time.Millisecond)
 	}
 	return 0
 }

@@ -114,8 +114,6 @@ func (a *account) consume(topic string) *consumer {
 func (c *consumer) step(ctx context.Context) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	got, err := c.account.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl: c.queue, MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}, VisibilityTimeout: 600,
 	})

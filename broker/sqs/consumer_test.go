@@ -25,7 +25,7 @@ func TestAnSQSConsumerDoesWhatAConsumerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
 	lanestest.Run(t,
-		lanestest.Harness{Ordered: true, LagByAsking: true, Patience: 3 * time.Second, Source: func(t *testing.T) lanestest.Source {
+		lanestest.Harness{Ordered: true, LagByAsking: true, Patience: 5 * time.Second, Source: func(t *testing.T) lanestest.Source {
 			a := connect(t, server.URL())
 			name := a.queue(".fifo")
 			return lanestest.Source{
@@ -50,7 +50,7 @@ func TestAnSQSConsumerDoesWhatAConsumerMust(t *testing.T) {
 				},
 				Open: func(t *testing.T, cfg consume.Config, handler consume.Handler) lanestest.Consumer {
 					conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
-					c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: 3 * time.Second, Handling: cfg}, handler)
+					c, err := sqs.NewConsumer(conn, sqs.ConsumerConfig{Queue: name, Visibility: 5 * time.Second, Handling: cfg}, handler)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -91,7 +91,7 @@ func TestAConsumerOfAStandardQueueHandlesEverythingAndLeavesRejectedMessagesToTh
 	handled, tried := map[outbox.ID]bool{}, 0
 	conn := sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()}
 	c, err := sqs.NewConsumer(conn,
-		sqs.ConsumerConfig{Queue: name, Visibility: time.Second, Handling: consume.Config{Policy: consume.Reject}},
+		sqs.ConsumerConfig{Queue: name, Visibility: 5 * time.Second, Handling: consume.Config{Policy: consume.Reject}},
 		func(_ context.Context, msg *outbox.Message) error {
 			mu.Lock()
 			defer mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/sqs"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
@@ -254,7 +255,7 @@ func TestNoAnswerWithinTheTimeoutIsAnUnknownOutcome(t *testing.T) {
 	a := connect(t, server.URL())
 	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
 	p := testnet.New(t, server.Addr())
-	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 300 * time.Millisecond})
+	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: await.Expiry(300 * time.Millisecond)})
 	defer b.Close()
 	p.Freeze()
 	for i, err := range b.Publish(patient(t), brokertest.Messages(topic, 5, 5)) {

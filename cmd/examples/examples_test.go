@@ -3,15 +3,14 @@ package examples
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/outboxtest"
 )
@@ -53,8 +52,7 @@ func TestTheReadmesProgramsRun(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	deliver := exec.CommandContext(ctx, build(t, "inprocess"))
 	deliver.Env = append(os.Environ(), "DATABASE_URL="+url)
 	deliver.Stderr = os.Stderr

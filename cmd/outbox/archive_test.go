@@ -19,14 +19,14 @@ func (d *database) archiveYAML() string {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		d.t.Fatal(err)
 	}
-	return "http: {listen: ''}\nretention: {interval: 100ms}\ndestinations:\n  - name: archive\n    lease: 1s\n    shard_groups: 2\n" +
+	return "http: {listen: ''}\nretention: {interval: 100ms}\ndestinations:\n  - name: archive\n    lease: 30s\n    shard_groups: 2\n" +
 		"    broker: {archive: {directory: " + dir + ", size: 2kB}}\n"
 }
 
 func TestAnArchiveKeepsWhatTheTableForgetsThroughKills(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	yaml := d.archiveYAML()
+	yaml := strings.Replace(d.archiveYAML(), "30s", "1s", 1) // waited for after each kill
 	d.exec(`INSERT INTO outbox.messages (topic, key, payload, segment)
 		SELECT 'old', 'old', 'x', (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8 FROM generate_series(1, 100)`)
 	archived := func() int64 {
@@ -109,7 +109,7 @@ print(len(seen))`
 func TestWhatTheTableHasForgottenIsReplayedFromAnArchive(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	yaml := d.archiveYAML() + "  - name: file\n    lease: 1s\n    broker: {file: {path: " + d.file() + "}}\n"
+	yaml := d.archiveYAML() + "  - name: file\n    lease: 30s\n    broker: {file: {path: " + d.file() + "}}\n"
 	relay := d.relay(yaml)
 	d.publish("orders", 30)
 	d.exec(`SELECT outbox.publish('raw', decode('00ff0a', 'hex'), key => 'raw', headers => '{"z":"1","a":"<2>"}',
@@ -174,7 +174,7 @@ func TestWhatTheTableHasForgottenIsReplayedFromAnArchive(t *testing.T) {
 func TestAReplayFromAnArchiveGoesOnWhereItsCommandWasKilled(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	relay := d.relay(d.archiveYAML() + "  - name: file\n    lease: 1s\n    broker: {file: {path: " + d.file() + "}}\n")
+	relay := d.relay(d.archiveYAML() + "  - name: file\n    lease: 30s\n    broker: {file: {path: " + d.file() + "}}\n")
 	d.publish("orders", 30)
 	until(t, "both have got all", func() bool { return d.int(`SELECT coalesce(sum(delivered), 0) FROM outbox.cursors`) == 600 })
 	replay := []string{"replay", "--destination", "file", "--archive", filepath.Join(d.folder, "archive"), "--yes"}

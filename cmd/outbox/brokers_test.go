@@ -23,7 +23,7 @@ func TestADestinationIsOneBrokersUntilItMoves(t *testing.T) {
 		return fmt.Sprintf(`http: {listen: ''}
 destinations:
   - name: orders
-    lease: 1s
+    lease: 30s
     broker: {nats: {url: '%s', stream: ORDERS, create_stream: true, subject: 'orders.{topic}'}}
     route:
       headers: [{name: h, value: '{topic}'}]

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -72,8 +73,7 @@ func (s *routerSetting) debezium(t *testing.T, d *database) string {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	var all []string
 	for {
 		fetches := client.PollFetches(ctx)
@@ -151,7 +151,7 @@ debezium.sink.kafka.producer.value.serializer=org.apache.kafka.common.serializat
 	var got []handed
 	arrived := make(map[int]bool)
 	poll := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(100*time.Millisecond))
 		defer cancel()
 		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			got = append(got, asHanded(t, r, cfg.Database+"."))

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -97,9 +96,7 @@ type result struct {
 // command runs one to its end, with no other environment than env.
 func command(t *testing.T, folder string, env []string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(await.Context(t), binary, args...)
 	cmd.Dir, cmd.Env = folder, append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + folder}, env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -206,7 +203,7 @@ func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(await.Patience):
+	case <-await.Context(p.t).Done():
 		p.t.Fatalf("the relay does not end:\n%s", p.stderr.String())
 	}
 	return p.cmd.ProcessState.ExitCode()

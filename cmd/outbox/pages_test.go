@@ -436,7 +436,7 @@ const mark = "-------- end of "
 // processes that the script leaves behind end with it.
 func typeIn(t *testing.T, folder, script string, p pages.Page) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*await.Patience)
+	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c",
 		"trap 'jobs -p | xargs -r kill; wait' EXIT\n"+script)

@@ -376,7 +376,7 @@ func TestAHotStandbyIsRefused(t *testing.T) {
 
 // toKafka is an outbox.yaml whose only destination gives up soon; more is about Kafka.
 func toKafka(t *testing.T, more string) string {
-	return "http: {listen: ''}\ndestinations:\n  - name: kafka\n    lease: 1s\n" +
+	return "http: {listen: ''}\ndestinations:\n  - name: kafka\n    lease: 30s\n" +
 		"    delivery: {max_attempts: 2, backoff: {initial: 10ms, max: 10ms}}\n" +
 		"    broker: {kafka: {brokers: ['" + servers.TestKafka(t).Addr() + "']" + more + "}}\n"
 }

@@ -15,10 +15,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
@@ -34,18 +34,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	Main(m)
-}
-
-// eventually waits until done returns true.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
-	for !done() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 func exec1(t *testing.T, url, sql string, args ...any) {
@@ -207,7 +195,7 @@ func TestAFrozenPostgresDoesNotAnswerAndGoesOnAfterThaw(t *testing.T) {
 	must(t, p.Freeze())
 	for _, pid := range tree(t, p.process.PID()) {
 		// One that had just ended stays a zombie, since its parent is stopped too.
-		eventually(t, "every process is stopped", func() bool { s := state(t, pid); return s == "T" || s == "Z" })
+		await.Until(t, "every process is stopped", func() bool { s := state(t, pid); return s == "T" || s == "Z" })
 	}
 	answer := make(chan error, 1)
 	go func() {
@@ -250,7 +238,7 @@ func TestAStandbyOfEveryMajorStreamsAndTakesOver(t *testing.T) {
 				t.Error("the standby isn't one")
 			}
 			exec1(t, primary.URL("postgres"), "INSERT INTO t VALUES (1001)")
-			eventually(t, "the standby has the row", func() bool {
+			await.Until(t, "the standby has the row", func() bool {
 				return value[int](t, standby.URL("postgres"), "SELECT count(*) FROM t") == 1001
 			})
 			name := value[string](t, primary.URL("postgres"),
@@ -282,7 +270,7 @@ func TestAFailoverSlotSurvivesThePromotionOfItsStandby(t *testing.T) {
 	exec1(t, url, "ALTER SYSTEM SET synchronized_standby_slots = '"+standby.Slot()+"'")
 	exec1(t, url, "SELECT pg_reload_conf()")
 	exec1(t, url, "SELECT pg_create_logical_replication_slot('kept', 'pgoutput', failover => true)")
-	eventually(t, "the slot is synchronized for good", func() bool {
+	await.Until(t, "the slot is synchronized for good", func() bool {
 		// A copy stays temporary until the original has advanced past the standby.
 		exec1(t, url, "SELECT pg_logical_emit_message(false, 'test', 'x')")
 		exec1(t, url, "SELECT pg_log_standby_snapshot()")
@@ -336,7 +324,7 @@ func TestKafkaAnswersAndComesBack(t *testing.T) {
 		must(t, kafkaAnswers(t.Context(), k.Addr()))
 	}
 	must(t, k.Freeze())
-	eventually(t, "it is stopped", func() bool { return state(t, k.process.PID()) == "T" })
+	await.Until(t, "it is stopped", func() bool { return state(t, k.process.PID()) == "T" })
 	must(t, k.Thaw())
 	must(t, kafkaAnswers(t.Context(), k.Addr()))
 }
@@ -344,9 +332,9 @@ func TestKafkaAnswersAndComesBack(t *testing.T) {
 func TestAClusterOfKafkaGoesOnWithoutOneOfItsBrokers(t *testing.T) {
 	t.Parallel()
 	c := OwnKafkaCluster(t)
-	eventually(t, "it has all brokers", func() bool { return len(c.counted(t, 0)) == clusterBrokers })
+	await.Until(t, "it has all brokers", func() bool { return len(c.counted(t, 0)) == clusterBrokers })
 	must(t, c.Brokers[1].Kill9())
-	eventually(t, "the others miss it", func() bool { return len(c.counted(t, 0)) == clusterBrokers-1 })
+	await.Until(t, "the others miss it", func() bool { return len(c.counted(t, 0)) == clusterBrokers-1 })
 	must(t, c.Brokers[1].Restart(t.Context()))
 	if ids := c.counted(t, 1); !slices.Contains(ids, 2) {
 		t.Errorf("after its return the brokers are %d", ids)
@@ -388,7 +376,7 @@ func TestNATSAnswersAndComesBack(t *testing.T) {
 	for _, end := range []func() error{n.Stop, n.Kill9} {
 		must(t, end())
 		must(t, n.Restart(t.Context()))
-		eventually(t, "the stream is back", func() bool {
+		await.Until(t, "the stream is back", func() bool {
 			return strings.Contains(natsCall(t, n.Addr(), "$JS.API.STREAM.INFO.kept", ""), `"created"`)
 		})
 	}
@@ -406,7 +394,8 @@ func natsCall(t *testing.T, addr, subject, payload string) string {
 	conn, err := net.Dial("tcp", addr)
 	must(t, err)
 	defer conn.Close()
-	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	patience, _ := await.Context(t).Deadline()
+	must(t, conn.SetDeadline(patience))
 	fmt.Fprintf(conn, "CONNECT {\"verbose\":false}\r\nSUB inbox 1\r\nPUB %s inbox %d\r\n%s\r\n", subject, len(payload), payload)
 	lines := bufio.NewReader(conn)
 	for {
@@ -509,7 +498,7 @@ func TestNothingOutlivesAKilledTest(t *testing.T) {
 	}
 
 	for _, pid := range append(r.Servers, r.Below...) {
-		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !child.Alive(pid) })
+		await.Until(t, fmt.Sprintf("process %d is gone", pid), func() bool { return !child.Alive(pid) })
 	}
 	child.Sweep(os.TempDir(), folderPrefix)
 	for _, folder := range r.Folders {

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -175,8 +175,7 @@ type FieldsRun struct {
 func (db DB) RunFields(run FieldsRun) {
 	t := db.T
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	fields := Fields(run.Bad)
 	if run.Expect != nil {
 		for i := range fields {

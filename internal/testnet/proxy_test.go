@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
@@ -60,7 +61,8 @@ func say(t *testing.T, conn net.Conn, text string) {
 
 func hear(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	patience, _ := await.Context(t).Deadline()
+	if err := conn.SetReadDeadline(patience); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(text))
@@ -72,7 +74,8 @@ func hear(t *testing.T, conn net.Conn, text string) {
 // broken waits for the end of conn.
 func broken(t *testing.T, conn net.Conn) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	patience, _ := await.Context(t).Deadline()
+	if err := conn.SetReadDeadline(patience); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -83,7 +86,7 @@ func broken(t *testing.T, conn net.Conn) {
 // silent verifies that nothing is heard.
 func silent(t *testing.T, conn net.Conn) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(await.Expiry(50 * time.Millisecond))); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -279,7 +279,7 @@ func TestAPartEndsWithWhoeverStartedIt(t *testing.T) {
 	}
 	select {
 	case <-p.Exited():
-	case <-time.After(await.Patience):
+	case <-await.Context(t).Done():
 		t.Error("its standard input has ended, and it goes on")
 	}
 }

@@ -22,7 +22,7 @@ func TestTheFairFloorSendsWhatTheRelaySends(t *testing.T) {
 	for broker, read := range map[string]func(context.Context, *bed, int) ([]string, error){"kafka": kafkaRecords, "nats": natsMessages} {
 		t.Run(broker, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*await.Patience)
+			ctx, cancel := context.WithCancel(await.Context(t))
 			defer cancel()
 			const messages = 200
 			cfg, b := config(t, "drain", broker), openedBed(t, broker)

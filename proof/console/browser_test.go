@@ -44,8 +44,10 @@ func open(t *testing.T, token string) *browser {
 	// What chromedp says of events that it doesn't know is no trouble of the page.
 	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 10*time.Minute)
-	t.Cleanup(cancel)
+	if at, limited := await.Context(t).Deadline(); limited {
+		ctx, cancel = context.WithDeadline(ctx, at)
+		t.Cleanup(cancel)
+	}
 	b := &browser{t: t, ctx: ctx}
 	chromedp.ListenTarget(ctx, b.hear)
 	b.do(log.Enable(), runtime.Enable(), network.Enable(), audits.Enable(),
@@ -151,7 +153,7 @@ func (b *browser) await(expression string) {
 func (b *browser) click(selector string, by chromedp.QueryOption) {
 	b.t.Helper()
 	await.Until(b.t, "a click on "+selector, func() bool {
-		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+		ctx, cancel := context.WithTimeout(b.ctx, await.Expiry(10*time.Second))
 		defer cancel()
 		return chromedp.Run(ctx, chromedp.WaitVisible(selector, by), chromedp.Click(selector, by)) == nil
 	})

@@ -68,7 +68,7 @@ func TestEachPageAnswers(t *testing.T) {
 	w := setup(t, size())
 	measure := func(when string) {
 		await.Until(t, "the backlog is delivered", func() bool {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // the relays have the cores meanwhile
 			var report admin.Report
 			if err := json.Unmarshal(w.get("/api/v1/status"), &report); err != nil {
 				t.Fatal(err)

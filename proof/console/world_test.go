@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/proof/rig"
@@ -121,11 +122,11 @@ http:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := relay.Stop(time.Minute); err != nil {
+		if err := relay.Stop(await.Patience); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := relay.Up(t.Context(), time.Minute); err != nil {
+	if err := relay.Up(t.Context(), await.Patience); err != nil {
 		t.Fatal(err)
 	}
 	return relay, address

@@ -24,6 +24,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
@@ -256,13 +257,14 @@ func (p part) consume(ctx context.Context) error {
 			Group: "accounts", Topics: []string{topic}, Instance: instance, SessionTimeout: 6 * time.Second, Handling: handling}, handle)
 	case "nats":
 		c, err = nats.NewConsumer(p.Addr, nats.Config{},
-			nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: 2 * time.Second, Handling: handling}, handle)
+			nats.ConsumerConfig{Stream: "TRANSFERS", Durable: "accounts", AckWait: await.Expiry(2 * time.Second), Handling: handling},
+			handle)
 	case "rabbitmq":
 		c, err = rabbitmq.NewConsumer(p.Addr, rabbitmq.Config{}, rabbitmq.ConsumerConfig{Queue: topic, Handling: handling}, handle)
 	case "sqs":
 		handling.MaxInFlight = 50 // ElasticMQ writes to the disk whenever a message is kept hidden
 		c, err = sqs.NewConsumer(sqs.Config{Endpoint: p.Addr, AWS: anyone()},
-			sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: 4 * time.Second, Handling: handling}, handle)
+			sqs.ConsumerConfig{Queue: topic + ".fifo", Visibility: await.Expiry(4 * time.Second), Handling: handling}, handle)
 	}
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func TestNoRequestThatIsMadeUpBreaksTheAPI(t *testing.T) {
 	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\n"+
 		"http: {listen: %q, users: [{name: oscar, role: operator, token: %q}]}\n"+
 		"destinations:\n  - name: events\n    broker: %s\n", w.pg.URL("postgres"), listen, token, w.broker.yaml))
-	w.flowing(time.Minute)
+	w.flowing()
 	w.eventually("the API answers", func() bool {
 		answer, err := http.Get("http://" + listen + "/livez")
 		if err != nil {
@@ -34,7 +34,7 @@ func TestNoRequestThatIsMadeUpBreaksTheAPI(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-	w.flowing(time.Minute)
+	w.flowing()
 	w.must(w.stop())
 }
 

@@ -1,10 +1,12 @@
 package faults
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
@@ -33,12 +35,12 @@ func TestExactlyOnceSurvivesRelaysThatAreKilled(t *testing.T) {
 	}
 	n := rounds(t, 8)
 	for range n {
-		w.flowing(30 * time.Second)
+		w.flowing()
 		time.Sleep(rand.N(50 * time.Millisecond)) // at any moment of a transaction
 		w.must(r.Kill())
 		w.must(r.Start())
 	}
-	w.flowing(30 * time.Second)
+	w.flowing()
 	t.Logf("%d faults, of which none excuses a duplicate", n)
 	w.settle(0)
 }
@@ -46,18 +48,19 @@ func TestExactlyOnceSurvivesRelaysThatAreKilled(t *testing.T) {
 func TestExactlyOnceSurvivesZombies(t *testing.T) {
 	w := newWorld(t, onKafkaExactlyOnce)
 	w.write(time.Millisecond)
+	w.lease = await.Expiry(2 * time.Second)
 	relays := map[string]*rig.Relay{"relay-1": w.relay("relay-1"), "relay-2": w.relay("relay-2")}
 	n := rounds(t, 2)
 	for range n {
-		w.flowing(30 * time.Second)
+		w.flowing()
 		first := w.owner()
 		time.Sleep(rand.N(50 * time.Millisecond))
 		w.must(relays[first].Freeze())
 		w.takenOver(first)
-		w.flowing(30 * time.Second)
+		w.flowing()
 		w.must(relays[first].Thaw())
 	}
-	w.flowing(30 * time.Second)
+	w.flowing()
 	t.Logf("%d faults, of which none excuses a duplicate", n)
 	w.settle(0)
 }
@@ -78,7 +81,7 @@ func TestExactlyOnceSurvivesBrokersThatAreKilled(t *testing.T) {
 	w.write(time.Millisecond)
 	w.relay("relay-1")
 	n := rounds(t, 2)
-	w.flowing(30 * time.Second)
+	w.flowing()
 	for round := range n {
 		w.inSync(target)
 		time.Sleep(rand.N(50 * time.Millisecond)) // at any moment of a transaction
@@ -86,11 +89,11 @@ func TestExactlyOnceSurvivesBrokersThatAreKilled(t *testing.T) {
 		began := time.Now()
 		w.must(broker.Kill9())
 		if round%2 == 0 {
-			w.flowing(time.Minute)
+			w.flowing()
 		}
 		without := time.Since(began)
 		w.must(broker.Restart(t.Context()))
-		w.flowing(time.Minute)
+		w.flowing()
 		t.Logf("round %d: %v, back after %v, flowing after %v", round, broker.Addr(), without, time.Since(began))
 	}
 	t.Logf("%d faults, of which none excuses a duplicate", n)
@@ -100,11 +103,9 @@ func TestExactlyOnceSurvivesBrokersThatAreKilled(t *testing.T) {
 // inSync waits until every partition has all its replicas.
 func (w *world) inSync(target rig.KafkaTopic) {
 	w.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for err := target.InSync(w.t.Context()); err != nil; err = target.InSync(w.t.Context()) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("replicas are missing after a minute: %v", err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	var err error
+	await.UntilElse(w.t, func() bool {
+		err = target.InSync(w.t.Context())
+		return err == nil
+	}, func() string { return fmt.Sprintf("all replicas: %v", err) })
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
@@ -31,11 +32,11 @@ func TestARelayThatIsKilledLosesNothing(t *testing.T) {
 		r := w.relay("relay-1")
 		n := rounds(t, 5)
 		for range n {
-			w.flowing(15 * time.Second)
+			w.flowing()
 			w.must(r.Kill())
 			w.must(r.Start())
 		}
-		w.flowing(15 * time.Second)
+		w.flowing()
 		w.settle(n)
 	})
 }
@@ -43,17 +44,18 @@ func TestARelayThatIsKilledLosesNothing(t *testing.T) {
 func TestARelayThatFreezesPastItsLeaseIsReplacedAndCanDoNoHarm(t *testing.T) {
 	onEach(t, func(t *testing.T, w *world) {
 		w.write(time.Millisecond)
+		w.lease = await.Expiry(2 * time.Second)
 		relays := map[string]*rig.Relay{"relay-1": w.relay("relay-1"), "relay-2": w.relay("relay-2")}
 		n := rounds(t, 2)
 		for range n {
-			w.flowing(15 * time.Second)
+			w.flowing()
 			first := w.owner()
 			w.must(relays[first].Freeze())
 			w.takenOver(first)
-			w.flowing(15 * time.Second)
+			w.flowing()
 			w.must(relays[first].Thaw())
 		}
-		w.flowing(15 * time.Second)
+		w.flowing()
 		w.settle(n)
 	})
 }
@@ -65,14 +67,14 @@ func TestABrokerThatIsKilledAndComesBackGetsEverything(t *testing.T) {
 		n := rounds(t, 2)
 		var starts, flows []time.Duration
 		for i := range n {
-			w.flowing(15 * time.Second)
+			w.flowing()
 			w.must(w.broker.server.Kill9())
 			time.Sleep(time.Duration(1+i%3) * time.Second)
 			began := time.Now()
 			w.must(w.broker.server.Restart(t.Context()))
 			w.must(w.broker.Answers(t.Context()))
 			starts = append(starts, time.Since(began))
-			took, err := w.load.Flows(t.Context(), 30*time.Second)
+			took, err := w.load.Flows(t.Context(), await.Patience)
 			w.must(err)
 			flows = append(flows, took)
 		}
@@ -94,12 +96,12 @@ func TestABrokerThatFreezesGetsEverything(t *testing.T) {
 		w.relay("relay-1")
 		n := rounds(t, 1)
 		for range n {
-			w.flowing(15 * time.Second)
+			w.flowing()
 			w.must(w.broker.server.Freeze())
 			time.Sleep(8 * time.Second)
 			w.must(w.broker.server.Thaw())
 		}
-		w.flowing(30 * time.Second)
+		w.flowing()
 		w.settle(n)
 	})
 }
@@ -110,7 +112,7 @@ func TestADatabaseThatIsKilledAndComesBackLosesNothing(t *testing.T) {
 		w.relay("relay-1")
 		n := rounds(t, 2)
 		for i := range n {
-			w.flowing(15 * time.Second)
+			w.flowing()
 			stop := w.pg.Kill9
 			if i%2 == 1 {
 				stop = w.pg.Crash
@@ -118,7 +120,7 @@ func TestADatabaseThatIsKilledAndComesBackLosesNothing(t *testing.T) {
 			w.must(stop())
 			w.must(w.pg.Restart(t.Context()))
 		}
-		w.flowing(30 * time.Second)
+		w.flowing()
 		w.settle(n)
 	})
 }
@@ -127,13 +129,13 @@ func TestATransactionHeldOpenStopsNobody(t *testing.T) {
 	w := newWorld(t, onNATS)
 	w.write(time.Millisecond)
 	w.relay("relay-1")
-	w.flowing(15 * time.Second)
+	w.flowing()
 	tx, err := w.load.Pool().Begin(t.Context())
 	w.must(err)
 	_, err = tx.Exec(t.Context(), "SELECT pg_current_xact_id()")
 	w.must(err)
 	for range 5 {
-		w.flowing(5 * time.Second)
+		w.flowing()
 	}
 	w.must(tx.Rollback(t.Context()))
 	w.settle(0)
@@ -144,11 +146,11 @@ func TestARelayThatIsToldToStopDrainsAndRepeatsNothing(t *testing.T) {
 		w.write(time.Millisecond)
 		r := w.relay("relay-1")
 		for range rounds(t, 3) {
-			w.flowing(15 * time.Second)
-			w.must(r.Stop(20 * time.Second))
+			w.flowing()
+			w.must(r.Stop(await.Patience))
 			w.must(r.Start())
 		}
-		w.flowing(15 * time.Second)
+		w.flowing()
 		w.settle(0) // no fault: not one duplicate
 	})
 }
@@ -162,19 +164,19 @@ func TestADestinationThatIsAwayHoldsUpNoOtherAndLosesNothing(t *testing.T) {
 	w.write(5 * time.Millisecond)
 	latencies := w.watch(t)
 	w.relay("relay-1")
-	w.flowing(15 * time.Second)
-	latencies() // the start is no measure
-	time.Sleep(away / 2)
+	w.flowing()
+	latencies()          // the start is no measure
+	time.Sleep(away / 2) // which is what is measured
 	t.Logf("both there: %s", latencies())
 	w.must(second.server.Kill9())
-	time.Sleep(away)
+	time.Sleep(away) // as long as the outage lasts
 	t.Logf("second away for %v: %s", away, latencies())
 	w.must(second.server.Restart(t.Context()))
 	w.settle(1)
 
 	// The second has everything too, in order, and one attempt was enough.
 	w.second = nil
-	verdict, err := w.load.Judge(t.Context(), second.Target, check.New(check.Config{}), rig.Losses{}, 2*time.Minute, w.stop)
+	verdict, err := w.load.Judge(t.Context(), second.Target, check.New(check.Config{}), rig.Losses{}, await.Patience, w.stop)
 	w.must(err)
 	t.Logf("second: %v", verdict.Report)
 	if !verdict.Report.OK() {

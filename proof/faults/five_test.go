@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	outboxgrpc "github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/proof/rig"
 	"github.com/pgoutbox/outbox/webhook"
@@ -41,7 +42,7 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 	w.load.Start()
 	listen := freeAddress(t)
 	r := w.start("relay-1", w.fiveYAML(listen, arrivals))
-	w.pass(5, time.Minute)
+	w.pass(5)
 	for _, a := range arrivals {
 		a.readsOn(t, w)
 	}
@@ -57,13 +58,13 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 		if next%(away/2) == 0 {
 			t.Logf("%v away: %v", time.Since(began).Round(time.Second), look(t, r, listen))
 		}
-		w.pass(4, time.Minute)
+		w.pass(4)
 	}
 	t.Logf("one away for %v:\n%s", away, tell(arrivals))
 	w.must(w.broker.server.Restart(t.Context()))
 	w.must(w.broker.Answers(t.Context()))
 	back := time.Now()
-	w.pass(5, time.Minute+2*away)
+	w.pass(5)
 	t.Logf("%v after its return it has caught up; meanwhile:\n%s", time.Since(back).Round(10*time.Millisecond), tell(arrivals))
 	after := look(t, r, listen)
 	t.Logf("before: %v; after: %v", before, after)
@@ -75,7 +76,7 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 		w.must(rig.Pause(t.Context(), 20*time.Millisecond))
 	}
 	w.load.Stop()
-	w.pass(5, time.Minute)
+	w.pass(5)
 	w.settle(0) // Redis recognises what it has
 	for _, a := range arrivals {
 		a.judge(t, w)
@@ -103,27 +104,21 @@ func (w *world) fiveYAML(listen string, arrivals []*arrival) string {
 }
 
 // pass waits until a number of the destinations have settled what is committed now.
-func (w *world) pass(want int, within time.Duration) {
+func (w *world) pass(want int) {
 	w.t.Helper()
 	var mark string
 	w.must(w.load.Pool().QueryRow(w.t.Context(), "SELECT pg_current_xact_id()::text").Scan(&mark))
-	for deadline := time.Now().Add(within); ; {
+	w.eventually(fmt.Sprintf("%d destinations have settled what was committed", want), func() bool {
 		var passed int
 		w.must(w.load.Pool().QueryRow(w.t.Context(),
 			"SELECT count(*) FROM outbox.cursors WHERE pg_visible_in_snapshot($1::text::xid8, prev)", mark).Scan(&passed))
-		if passed >= want {
-			return
-		}
 		for _, r := range w.relays {
 			if !r.Running() {
 				w.t.Fatalf("%s has ended by itself", r.Name)
 			}
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d destinations have settled what was committed %v ago, want %d", passed, within, want)
-		}
-		w.must(rig.Pause(w.t.Context(), 20*time.Millisecond))
-	}
+		return passed >= want
+	})
 }
 
 // arrival is one of the four destinations that stay, as its consumer sees it.
@@ -158,8 +153,8 @@ func (a *arrival) take(payload []byte) {
 func (a *arrival) readsOn(t *testing.T, w *world) {
 	t.Helper()
 	want := w.load.Committed()
-	for deadline := time.Now().Add(30 * time.Second); a.count() < want && time.Now().Before(deadline); {
-		w.must(rig.Pause(t.Context(), 10*time.Millisecond))
+	for ctx := await.Context(t); a.count() < want && ctx.Err() == nil; {
+		_ = rig.Pause(ctx, 10*time.Millisecond)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
@@ -55,7 +56,7 @@ func newNight(t *testing.T, pg *servers.Postgres, more string, alter func(n *nig
 	}
 	n.config = fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\n"+
 		"destinations:\n  - name: events\n    broker: %s\n    lease: %s\n%s",
-		n.address, n.listen, n.broker.yaml, lease, more)
+		n.address, n.listen, n.broker.yaml, await.Expiry(2*time.Second), more)
 	return n
 }
 
@@ -64,7 +65,7 @@ func (n *night) fall(fault func()) {
 	n.t.Helper()
 	n.start("relay-1", n.config)
 	n.load.Start()
-	n.flowing(time.Minute)
+	n.flowing()
 	n.eventually("all is well before the fault", func() bool { return n.says().State.OK() })
 	fault()
 	n.began = time.Now()
@@ -185,7 +186,7 @@ func (n *night) agree(state admin.State, cause, remedy string, relay bool) []str
 // well waits until messages flow again and the verdict says so.
 func (n *night) well() {
 	n.t.Helper()
-	n.flowing(time.Minute)
+	n.flowing()
 	n.eventually("all is well again", func() bool { return n.says().State.OK() })
 }
 
@@ -250,7 +251,7 @@ func TestOnCallEveryMessageIsPoison(t *testing.T) {
 	const requeue = `(outbox dead requeue --destination events.*)$`
 	n.agree(admin.StateDead, `\d+ new dead letters; last error: .+`, requeue, true)
 	limit(1 << 20)
-	n.flowing(time.Minute)
+	n.flowing()
 	n.run(n.agree(admin.StateDead, `\d+ new dead letters; last error: .+`, requeue, false)[1], "--yes")
 	n.well()
 }
@@ -272,7 +273,7 @@ func TestOnCallTheSlotIsLost(t *testing.T) {
 	n := newNight(t, nil, "    replication: {slot: night}\n", nil)
 	n.fall(func() {
 		n.eventually("the log is read", func() bool { return n.count("FROM outbox.slots WHERE position IS NOT NULL") == 1 })
-		n.must(n.relays[0].Stop(time.Minute))
+		n.must(n.relays[0].Stop(await.Patience))
 		n.eventually("the server has seen its reader go", func() bool { return n.count("FROM pg_replication_slots WHERE NOT active") == 1 })
 		n.sql("SELECT pg_drop_replication_slot('night')")
 	})
@@ -369,7 +370,7 @@ func TestOnCallTwoRelaysHaveOneName(t *testing.T) {
 func TestOnCallAPoolerIsInTheWay(t *testing.T) {
 	var pooler *servers.PgBouncer
 	n := newNight(t, nil, "", func(n *night) { pooler = servers.OwnPgBouncer(t, servers.PgBouncerConfig{Server: n.pg.Addr()}) })
-	n.fall(func() { n.must(n.relays[0].Stop(time.Minute)) })
+	n.fall(func() { n.must(n.relays[0].Stop(await.Patience)) })
 	config := n.config
 	n.config = strings.Replace(config, n.pg.Addr(), pooler.Addr(), 1)
 	relay := n.start("pooled", n.config)
@@ -439,6 +440,7 @@ func TestOnCallAClockIsAnHourOff(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a server's clock is shifted by LD_PRELOAD, which Linux has")
 	}
+	servers.Long(t)
 	folder := openFolder(t)
 	source, library, file := filepath.Join(folder, "skew.c"), filepath.Join(folder, "skew.so"), filepath.Join(folder, "seconds")
 	set := func(seconds string) {

@@ -30,13 +30,13 @@ func TestWhatAKilledRelaySendsAgainIsThereOnce(t *testing.T) {
 			w.write(0)
 			r := w.relay("relay-1")
 			for range rounds(t, 3) {
-				w.flowing(30 * time.Second)
+				w.flowing()
 				w.must(rig.Pause(t.Context(), rand.N(50*time.Millisecond))) // at any moment of a batch
 				w.must(r.Kill())
 				w.must(rig.Pause(t.Context(), c.away))
 				w.must(r.Start())
 			}
-			w.flowing(30 * time.Second)
+			w.flowing()
 			w.settle(0)
 		})
 	}

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
 
@@ -31,7 +31,7 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\ndestinations:\n  - name: "+
 		"events\n    broker: {kafka: {brokers: [%q]}}\n",
 		w.pg.URL("postgres"), listen, broker.Addr))
-	w.flowing(20 * time.Second)
+	w.flowing()
 	begun := w.latencies(listen)
 	w.must(rig.Pause(t.Context(), missing))
 	before := w.latencies(listen)
@@ -40,7 +40,7 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 		_, err := w.load.Pool().Exec(t.Context(), `SELECT outbox.publish('later', to_jsonb(n), key => 'later-' || n % $3)
 			FROM generate_series($1::int, $2::int) n`, n*messages/4, (n+1)*messages/4-1, keys)
 		w.must(err)
-		w.flowing(10 * time.Second)
+		w.flowing()
 	}
 	verdict := func() admin.Verdict {
 		conn, err := w.load.Pool().Acquire(t.Context())
@@ -56,7 +56,7 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	})
 	w.eventually("the messages are held", func() bool { return w.count("FROM outbox.holds WHERE topic = 'later'") == messages })
 	w.must(rig.Pause(t.Context(), missing))
-	w.flowing(10 * time.Second)
+	w.flowing()
 	meanwhile := w.latencies(listen)
 	t.Logf("before: %s; while the other topic was missing: %s", before.since(begun), meanwhile.since(before))
 	if n := w.count("FROM outbox.holds WHERE topic = 'later' AND attempts > 0"); n > 0 {
@@ -132,11 +132,10 @@ func (w *world) count(from string) (n int) {
 	return n
 }
 
-// eventually waits until something is so, as long as a busy machine may take.
+// eventually waits until something is so. To ask may be dear.
 func (w *world) eventually(what string, so func() bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(w.t)
 	for !so() {
 		if rig.Pause(ctx, 50*time.Millisecond) != nil {
 			w.t.Fatalf("never: %s", what)

@@ -34,7 +34,6 @@ const (
 	enough   = 1000
 	keys     = 200
 	inFlight = 2000
-	lease    = 2 * time.Second
 )
 
 // rounds is how many faults to inject.
@@ -87,6 +86,7 @@ type world struct {
 	second *destination // nil: there is one destination
 	relays []*rig.Relay
 	size   int // of a payload; 0: the load's default
+	lease  time.Duration
 }
 
 func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
@@ -94,7 +94,8 @@ func newWorld(t *testing.T, broker func(*testing.T) destination) *world {
 	if testing.Short() {
 		t.Skip("needs real servers: run make test")
 	}
-	w := &world{t: t, pg: servers.OwnPostgres(t), broker: broker(t)}
+	// A busy machine loses a short lease, which costs duplicates.
+	w := &world{t: t, pg: servers.OwnPostgres(t), broker: broker(t), lease: time.Minute}
 	_, err := binary() // now: a build on a busy machine takes minutes, in which a load would pile up
 	w.must(err)
 	return w
@@ -131,9 +132,9 @@ destinations:
     broker: %s
     lease: %s
     delivery: {max_in_flight: %d, batch: %d}
-`, name, w.pg.URL("postgres"), w.broker.yaml, lease, inFlight, inFlight/4)
+`, name, w.pg.URL("postgres"), w.broker.yaml, w.lease, inFlight, inFlight/4)
 	if w.second != nil {
-		text += fmt.Sprintf("  - name: second\n    broker: %s\n    lease: %s\n    delivery: {max_attempts: 1}\n", w.second.yaml, lease)
+		text += fmt.Sprintf("  - name: second\n    broker: %s\n    lease: %s\n    delivery: {max_attempts: 1}\n", w.second.yaml, w.lease)
 	}
 	return w.start(name, text)
 }
@@ -168,40 +169,35 @@ func (w *world) must(err error) {
 }
 
 // flowing waits until a message that is committed from now on is settled: the cursor's count moves.
-func (w *world) flowing(within time.Duration) {
+func (w *world) flowing() {
 	w.t.Helper()
-	_, err := w.load.Flows(w.t.Context(), within)
+	_, err := w.load.Flows(w.t.Context(), await.Patience)
 	w.must(err)
 }
 
-// owner is the name of the relay that holds the lease.
-func (w *world) owner() string {
+// owner waits for a relay that holds the lease, and returns its name.
+func (w *world) owner() (name string) {
 	w.t.Helper()
-	name, err := w.load.Owner(w.t.Context())
-	w.must(err)
+	await.Until(w.t, "a relay that holds the lease", func() bool {
+		var err error
+		name, err = w.load.Owner(w.t.Context())
+		return err == nil && name != ""
+	})
 	return name
 }
 
 // takenOver waits until another relay than first holds the lease.
 func (w *world) takenOver(first string) {
 	w.t.Helper()
-	deadline := time.Now().Add(await.Patience)
-	for owner := w.owner(); owner == first || owner == ""; owner = w.owner() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s is frozen and nobody took over", first)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Until(w.t, "another relay than "+first, func() bool { return w.owner() != first })
 }
 
 // settle ends the writers, reads everything back and demands that nothing was lost, invented or inverted,
 // and that duplicates are no more than what could be in flight at each fault. The relays have ended then.
 func (w *world) settle(faults int) {
 	w.t.Helper()
-	for deadline := time.Now().Add(time.Minute); w.load.Committed() < enough && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
-	verdict, err := w.load.Judge(w.t.Context(), w.broker.Target, check.New(check.Config{}), rig.Losses{}, 2*time.Minute, w.stop)
+	await.Until(w.t, "a load", func() bool { return w.load.Committed() >= enough })
+	verdict, err := w.load.Judge(w.t.Context(), w.broker.Target, check.New(check.Config{}), rig.Losses{}, await.Patience, w.stop)
 	w.must(err)
 	report := verdict.Report
 	w.t.Logf("%d faults: %v", faults, report)
@@ -217,9 +213,6 @@ func (w *world) settle(faults int) {
 		w.t.Errorf("the database counts %d delivered messages, want each of %d once for each of %d destinations",
 			verdict.Delivered, want, destinations)
 	}
-	if report.Committed < enough {
-		w.t.Errorf("only %d messages were committed: the test had no load", report.Committed)
-	}
 }
 
 // stop ends the relays in good order, unless a second destination needs them still.
@@ -231,7 +224,7 @@ func (w *world) stop() error {
 		if !r.Running() {
 			return fmt.Errorf("%s has ended by itself:\n%s", r.Name, r.Log())
 		}
-		if err := r.Stop(20 * time.Second); err != nil {
+		if err := r.Stop(await.Patience); err != nil {
 			return err
 		}
 	}

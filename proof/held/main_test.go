@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 func TestOtherKeysFlowBesideHeldOnesAndAllArriveInOrder(t *testing.T) {
 	for _, kind := range []string{"delayed", "missing", "paused", "keyless"} {
 		t.Run(kind, func(t *testing.T) {
+			servers.Long(t)
 			var out strings.Builder
 			if err := held(t.Context(), []string{"-held", "5000", "-kinds", kind, "-rate", "100", "-for", "1s"}, &out); err != nil {
 				t.Fatalf("%v\n%s", err, out.String())

@@ -165,7 +165,7 @@ func relayFaults() []fault {
 			})},
 		{kind: "relay stopped in good order", repeats: 0, heir: true,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
-				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(20 * time.Second)
+				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(time.Minute)
 			})},
 	}
 }

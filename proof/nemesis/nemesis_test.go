@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -127,7 +128,7 @@ func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", tmp)
-	ctx, stop := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), await.Expiry(8*time.Second))
 	defer stop()
 	_, err = runAll(ctx, options{seed: 1, runs: 100, sites: 1, keep: tmp, faults: faultsARun}, missing(t), func(result) {})
 	if errors.Is(err, servers.ErrNotFound) && !servers.Required() {

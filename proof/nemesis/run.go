@@ -338,7 +338,7 @@ func (r *run) stopRelays() error {
 			errs = append(errs, fmt.Errorf("relay %s has ended by itself; its log ends with:\n%s", relay.Name, relay.Log()))
 			continue
 		}
-		errs = append(errs, relay.Stop(20*time.Second))
+		errs = append(errs, relay.Stop(time.Minute))
 	}
 	return errors.Join(errs...)
 }

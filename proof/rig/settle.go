@@ -11,13 +11,13 @@ import (
 
 // Delivered is how many messages the database knows to be delivered.
 func (l *Load) Delivered(ctx context.Context) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	err = l.Pool().QueryRow(ctx, l.cfg.Table.Delivered).Scan(&n)
 	return n, err
 }
 
-// Owner returns the name of a relay that delivers, "" while none does.
+// Owner returns the name of a relay that delivers, "" while none does. It soon gives up: ask again after an error.
 func (l *Load) Owner(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

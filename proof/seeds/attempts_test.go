@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 )
 
@@ -50,7 +50,7 @@ func TestEveryFailureIsInTheAuthorsColumns(t *testing.T) {
 			w.write(0, 1)
 			relay := w.start()
 			w.untilSettled()
-			if err := relay.Stop(20 * time.Second); err != nil {
+			if err := relay.Stop(await.Patience); err != nil {
 				t.Fatal(err)
 			}
 			if got := w.db.Value(s.state); got != s.failures {

@@ -146,7 +146,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 	}
 	var result Result
 	progress := func(done func(check.Counts) bool) error {
-		err := await(ctx, func() (bool, uint64, error) {
+		err := until(ctx, func() (bool, uint64, error) {
 			counts := checker.Counts()
 			return done(counts), counts.Delivered + counts.Duplicated, nil
 		})
@@ -176,7 +176,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 	}
 	// What a relay that was killed had delivered and not settled, its successor finds in the table and delivers again.
 	if result.Killed > 0 {
-		if err := await(ctx, func() (bool, uint64, error) {
+		if err := until(ctx, func() (bool, uint64, error) {
 			unlike, err := c.unlike(ctx, load)
 			return unlike == 0, unlike, err
 		}); err != nil {
@@ -184,7 +184,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 		}
 	}
 	for _, r := range relays { // in good order, so that what was accepted is settled
-		if err := r.Stop(20 * time.Second); err != nil {
+		if err := r.Stop(time.Minute); err != nil {
 			return result, err
 		}
 	}
@@ -198,8 +198,8 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err e
 // errStill means that nothing has happened for too long.
 var errStill = fmt.Errorf("nothing has happened for %v", patience)
 
-// await waits until it is done, for as long as what is seen changes now and then.
-func await(ctx context.Context, look func() (done bool, seen uint64, err error)) error {
+// until waits until it is done, for as long as what is seen changes now and then.
+func until(ctx context.Context, look func() (done bool, seen uint64, err error)) error {
 	last, at := uint64(0), time.Now()
 	for {
 		done, seen, err := look()

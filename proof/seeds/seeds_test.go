@@ -1,7 +1,6 @@
 package seeds
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -188,7 +188,7 @@ func TestSeed1DeadLettersOfAnOffsetReader(t *testing.T) {
 			}
 			w.until("the dead letters are delivered", func() bool { return w.delivered() == messages })
 			w.untilSettled()
-			if err := relay.Stop(20 * time.Second); err != nil {
+			if err := relay.Stop(await.Patience); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -223,7 +223,7 @@ func TestWhatHasNoOrderInvertsAKey(t *testing.T) {
 			}
 			relay := w.start()
 			w.untilSettled()
-			if err := relay.Stop(20 * time.Second); err != nil {
+			if err := relay.Stop(await.Patience); err != nil {
 				t.Fatal(err)
 			}
 			if got := w.checker.Report().Inverted; got != 1 {
@@ -311,11 +311,10 @@ func (w *world) untilSettled() {
 
 func (w *world) until(what string, done func() bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := await.Context(w.t)
 	for !done() {
 		if rig.Pause(ctx, 20*time.Millisecond) != nil {
-			w.t.Fatalf("waited for two minutes, and not: %s", what)
+			w.t.Fatalf("waited in vain for: %s", what)
 		}
 	}
 }

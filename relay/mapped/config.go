@@ -77,6 +77,9 @@ type Config struct {
 
 const minLease = 100 * time.Millisecond
 
+// defaultLease is longer in tests: a busy machine may lose it.
+var defaultLease = 3 * time.Second
+
 // Defaults returns the Config that the zero value stands for with a strategy.
 func Defaults(strategy string) Config {
 	var c Config
@@ -110,7 +113,7 @@ func (c *Config) complete(faults *settings.Faults, strategy string) {
 		holds = 10_000
 	}
 	settings.Default(&c.LagObjective, 30*time.Second)
-	settings.AtLeast(faults, "Lease", &c.Lease, 3*time.Second, minLease)
+	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
 	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)

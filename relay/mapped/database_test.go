@@ -19,6 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	againAfter = 500 * time.Millisecond
+	defaultLease = 10 * time.Second
 	servers.Main(m)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -120,7 +121,7 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 50)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 			broker := relaytest.NewMemory()
 			broker.Delay(time.Millisecond)
-			ctx, stop := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, stop := context.WithCancel(await.Context(t))
 			defer stop()
 			ended := make(chan error, 3)
 			for i := range 3 {

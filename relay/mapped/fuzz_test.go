@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -209,8 +210,7 @@ func (x *fuzzed) read(way string, m mapping.Mapping) (d relay.Delivery, err erro
 	if err != nil {
 		x.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(x.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(x)
 	s, err := source.Acquire(ctx)
 	if err != nil {
 		return d, err

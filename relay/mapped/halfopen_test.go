@@ -76,7 +76,7 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 			var wires wires
 			config := db.Config()
 			config.DialFunc = wires.dial
-			source, err := open(config, Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
+			source, err := open(config, Config{Name: "one", Lease: await.Expiry(2 * time.Second), PollIdle: 5 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +140,7 @@ func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
 				if err == nil || outbox.IsPermanent(err) {
 					t.Errorf("the second relay ends with %v", err)
 				}
-			case <-time.After(await.Patience):
+			case <-await.Context(t).Done():
 				t.Error("the second relay waits for an answer that never comes")
 			}
 		})

@@ -1,7 +1,6 @@
 package mapped
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -46,8 +45,7 @@ func TestAnAuthorsTableWakesItsRelayInEveryStrategy(t *testing.T) {
 			t.Parallel()
 			const channel = `It's a "channel"`
 			db, m := notified(t, strategy, channel)
-			ctx, stop := context.WithTimeout(t.Context(), await.Patience)
-			defer stop()
+			ctx := await.Context(t)
 			source, err := Open(strategy, db.Config(), m, Config{Name: "r", PollBusy: time.Hour, PollIdle: time.Hour, Notify: channel})
 			if err != nil {
 				t.Fatal(err)

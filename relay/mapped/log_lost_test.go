@@ -3,6 +3,7 @@ package mapped
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -129,8 +130,7 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			db.Exec(before)
 			s := acquired(t, source)
 			db.Exec(sql)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
+			ctx := await.Context(t)
 			for err == nil {
 				_, err = s.Next(ctx, 10)
 			}
@@ -208,8 +208,7 @@ func TestASlotThatIsOlderThanTheRepairOfItsPublicationIsRefused(t *testing.T) {
 				again()
 				refuses := func(source *Source) {
 					t.Helper()
-					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-					defer cancel()
+					ctx := await.Context(t)
 					s, err := source.Acquire(ctx)
 					if err == nil {
 						for err == nil {
@@ -381,7 +380,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	}
 	var lines lines
 	source, err := openLogOf(db.Config(), logged(),
-		Config{Name: "one", Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
+		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,23 +391,17 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	}
 	fill()
 	s = acquired(t, source)
-	deadline := time.Now().Add(40 * time.Second)
-	for !strings.Contains(lines.String(), "may be invalidated") {
-		if time.Now().After(deadline) {
-			t.Fatalf("nobody is warned; the slot is %s; log: %s", db.Value("SELECT wal_status FROM pg_replication_slots"), lines.String())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.UntilElse(t, func() bool { return strings.Contains(lines.String(), "may be invalidated") }, func() string {
+		return fmt.Sprintf("a warning; the slot is %s; log: %s", db.Value("SELECT wal_status FROM pg_replication_slots"), lines.String())
+	})
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for db.Value("SELECT wal_status FROM pg_replication_slots") != "lost" {
-		if time.Now().After(deadline) {
-			t.Fatal("the slot is not invalidated")
-		}
+	await.Until(t, "the slot is invalidated", func() bool {
 		fill()
 		db.Exec("CHECKPOINT")
-	}
+		return db.Value("SELECT wal_status FROM pg_replication_slots") == "lost"
+	})
 	_, err = source.Acquire(t.Context())
 	if err == nil || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "was invalidated") {
 		t.Errorf("got %v, want a permanent one that says what happened", err)

@@ -1,7 +1,6 @@
 package mapped
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
@@ -124,8 +124,7 @@ func TestTheLogWaitsForAMessageThatFails(t *testing.T) {
 func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
+	ctx := await.Context(t)
 	broker := relaytest.NewMemory()
 	run := func(name string) (end func()) {
 		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log)

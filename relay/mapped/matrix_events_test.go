@@ -253,7 +253,7 @@ func lockedForAWhile(c *cell) {
 	c.insert("k1", "")
 	c.insert("k2", "")
 	c.release()
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // the relay finds them locked meanwhile
 	if _, err := tx.Exec(c.Context(), "UPDATE "+c.table.name+" SET spare = 'locked' WHERE ctid IN (SELECT ctid FROM "+c.table.name+
 		" FOR UPDATE SKIP LOCKED)"); err != nil {
 		c.Fatal(err)

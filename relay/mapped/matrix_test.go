@@ -438,8 +438,7 @@ func (c *cell) columnType(name string) string {
 
 func (c *cell) wait(what string, until func() bool) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(c)
 	if c.broker.Wait(ctx, until) != nil {
 		v := c.status()
 		c.Fatalf("in vain waited until %s; the verdict is: %s", what, v.Sentence())
@@ -458,17 +457,11 @@ func (c *cell) status() admin.Verdict {
 // verdict waits until what `outbox status` concludes is so.
 func (c *cell) verdict(when string, so func(v admin.Verdict) bool) {
 	c.Helper()
-	pause := 10 * time.Millisecond
-	for deadline := time.Now().Add(await.Patience); ; time.Sleep(pause) {
-		v := c.status()
-		pause = min(2*pause, 100*time.Millisecond)
-		if so(v) {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.Fatalf("when %s, the verdict is: %s %+v", when, v.Sentence(), v.Also)
-		}
-	}
+	var v admin.Verdict
+	await.UntilElse(c, func() bool {
+		v = c.status()
+		return so(v)
+	}, func() string { return fmt.Sprintf("when %s, another verdict than: %s %+v", when, v.Sentence(), v.Also) })
 }
 
 // numberOf is that of the row that a payload is of.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -42,7 +43,7 @@ func settledPayloads(t *testing.T, db testdb.DB, strategy string, groups, n int)
 		}
 		sessions = append(sessions, acquired(t, source))
 	}
-	for until := time.Now().Add(20 * time.Second); len(all) < n && time.Now().Before(until); {
+	for ctx := await.Context(t); len(all) < n && ctx.Err() == nil; {
 		for _, s := range sessions {
 			ds, err := s.(*offsetSession).take(t.Context(), 100)
 			if err != nil {

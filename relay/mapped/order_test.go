@@ -267,7 +267,7 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	db.Exec(messagesTable)
 	open := func() *leaseSession {
 		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
-			Config{Name: "one", Lease: 2 * time.Second, PollIdle: 5 * time.Millisecond})
+			Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -147,11 +147,10 @@ func TestAnAdvisoryLockIsNotHeldThroughAPoolerOfTransactions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		within := await.Patience
+		ctx, cancel := context.WithCancel(await.Context(t))
 		if size == 1 { // the deadline may be the answer
-			within = 5 * time.Second
+			ctx, cancel = context.WithTimeout(ctx, await.Expiry(5*time.Second))
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), within)
 		_, err = source.Acquire(ctx)
 		cancel()
 		// With a single connection in the pool the probe can wait for itself; then the relay waits as well.

@@ -23,18 +23,14 @@ import (
 func (db database) seen(what string, so func(r *admin.Report, d *admin.Destination) bool) {
 	db.T.Helper()
 	conn := db.Connect()
-	for deadline := time.Now().Add(await.Patience); ; time.Sleep(10 * time.Millisecond) {
-		r, err := admin.Status(db.T.Context(), conn)
-		if err != nil {
+	var r *admin.Report
+	await.UntilElse(db.T, func() bool {
+		var err error
+		if r, err = admin.Status(db.T.Context(), conn); err != nil {
 			db.T.Fatal(err)
 		}
-		if len(r.Destinations) == 1 && r.Destinations[0].Name == "shop" && so(r, &r.Destinations[0]) {
-			return
-		}
-		if time.Now().After(deadline) {
-			db.T.Fatalf("in vain waited for %s: %v, %+v", what, r.Verdict, r.Destinations)
-		}
-	}
+		return len(r.Destinations) == 1 && r.Destinations[0].Name == "shop" && so(r, &r.Destinations[0])
+	}, func() string { return fmt.Sprintf("%s: %v, %+v", what, r.Verdict, r.Destinations) })
 }
 
 func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {

@@ -11,17 +11,18 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// shortLease is waited out in tests. A question that takes longer ends the session, so a busy machine needs that much.
-const shortLease = 2 * time.Second
+// shortLease is waited out in tests, and kept before. A question that takes longer ends the session, so a busy machine
+// needs that much.
+const shortLease = 5 * time.Second
 
 func acquired(t *testing.T, s relay.Source) relay.Session {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	session, err := s.Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -32,8 +33,7 @@ func acquired(t *testing.T, s relay.Source) relay.Session {
 
 func read(t *testing.T, s relay.Session, n int) (all []relay.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for len(all) < n {
 		b, err := s.Next(ctx, n-len(all))
 		if err != nil {

@@ -53,7 +53,7 @@ func TestASessionEndsWhenItsTableFitsNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			cfg := Config{Name: "one", Lease: 600 * time.Millisecond, PollIdle: time.Millisecond}
+			cfg := Config{Name: "one", Lease: shortLease, PollIdle: time.Millisecond}
 			source, err := Open(mapping.Advisory, db.Config(), events(), cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
@@ -17,8 +18,7 @@ func TestWhatAMachineThatVanishedHadLockedIsFreeAfterALease(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Exec(`INSERT INTO events (topic, key) VALUES ('t', 'k')`)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
+			ctx := await.Context(t)
 			gets := func(who string, conn *pgx.ConnConfig) {
 				source, err := strategies()[name](conn, Config{Name: who, Lease: shortLease, PollIdle: 5 * time.Millisecond})
 				if err != nil {

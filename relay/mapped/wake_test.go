@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
@@ -125,7 +126,7 @@ func TestACommitIsSentAtOnceAndTheTableIsTheFallback(t *testing.T) {
 		t.Run(preset, func(t *testing.T) {
 			t.Parallel()
 			conn, _ := messages(t)
-			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			ctx, stop := context.WithCancel(await.Context(t))
 			defer stop()
 			broker, wake := relaytest.NewMemory(), relay.NewWaker()
 			run := func(name string, wake <-chan struct{}) (stop func()) {

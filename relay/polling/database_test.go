@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -51,6 +52,9 @@ func (db database) source(destination string, cfg SnapshotConfig) *Snapshot {
 	if cfg.PollIdle == 0 {
 		cfg.PollIdle = 5 * time.Millisecond
 	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 10 * time.Second // a busy machine may lose the default of 3 s
+	}
 	s, err := NewSnapshot(db.Config(), destination, cfg)
 	if err != nil {
 		db.T.Fatal(err)
@@ -60,8 +64,7 @@ func (db database) source(destination string, cfg SnapshotConfig) *Snapshot {
 
 func acquire(t testing.TB, s relay.Source) relay.Session {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	session, err := s.Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +82,7 @@ func acquire(t testing.TB, s relay.Source) relay.Session {
 // next waits for the next messages.
 func next(t testing.TB, s relay.Session, max int) []relay.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	b, err := s.Next(ctx, max)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -82,7 +83,7 @@ func TestAnOutcomeThatCanNotBeStoredIsADeadLetter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithCancel(await.Context(t))
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -137,7 +138,7 @@ func TestColumnsThatAWriterLeavesAloneStopNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			ctx, stop := context.WithCancel(await.Context(t))
 			defer stop()
 			ended := make(chan error, 1)
 			go func() { ended <- r.Run(ctx) }()

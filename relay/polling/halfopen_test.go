@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -34,7 +34,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 
 	var bad testdb.Line
 	standing := make(signal, 1)
-	standby, err := NewSnapshot(bad.Through(t, db.Config()), "d", SnapshotConfig{Lease: time.Second, Logger: slog.New(standing)})
+	standby, err := NewSnapshot(bad.Through(t, db.Config()), "d", SnapshotConfig{Lease: 5 * time.Second, Logger: slog.New(standing)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 		if err := r.session.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(3 * dial.AnswerWithin):
+	case <-await.Context(t).Done():
 		t.Fatal("the lease is free, and nobody takes it")
 	}
 }
@@ -75,7 +75,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	frozen := acquire(t, db.source("d", SnapshotConfig{Lease: time.Second})).(*snapshotSession)
+	frozen := acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
 	link := frozen.lease.link
 	link.mu.Lock() // nothing else is written, as by a process that is frozen
 	defer link.mu.Unlock()
@@ -84,9 +84,8 @@ func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) 
 		t.Fatal(err)
 	}
 	// It may fail while it waits for the lock, and asks again then, as a relay does.
-	other := db.source("d", SnapshotConfig{Lease: time.Second})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	other := db.source("d", SnapshotConfig{})
+	ctx := await.Context(t)
 	for {
 		session, err := other.Acquire(ctx)
 		if err == nil {

@@ -222,8 +222,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	attach := "ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_" + segment + " FOR VALUES IN (" + segment + ")"
 	detach := "ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_" + segment
 	end := func(s relay.Session) (got int, err error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
+		ctx := await.Context(t)
 		for err == nil {
 			var batch relay.Batch
 			batch, err = s.Next(ctx, 100)
@@ -238,7 +237,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	// While it runs, with messages that it has not read.
-	running := db.source("d", SnapshotConfig{Lease: 3 * time.Second})
+	running := db.source("d", SnapshotConfig{Lease: 5 * time.Second})
 	s := acquire(t, running)
 	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
@@ -317,7 +316,7 @@ func TestALeaseOfTheFutureIsNoLease(t *testing.T) {
 
 	// One that is long is long.
 	db.Exec("UPDATE outbox.cursors SET owner = 'alive', lease = '1 hour', lease_until = clock_timestamp() + interval '1 hour'")
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(500*time.Millisecond))
 	defer cancel()
 	if _, err := db.source("d", SnapshotConfig{}).Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the lease of a live relay: %v, want to wait for it", err)

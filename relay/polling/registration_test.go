@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 func (db database) register(name string, lease time.Duration) *Registration {
@@ -24,12 +25,12 @@ func (db database) register(name string, lease time.Duration) *Registration {
 func TestALiveNamesakeIsNamed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.register("a", 600*time.Millisecond)
+	db.register("a", 5*time.Second)
 	_, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: time.Minute})
 	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
 		t.Errorf("got %v", err)
 	}
-	db.register("b", time.Second)
+	db.register("b", time.Minute)
 }
 
 func TestANameIsFreeAfterClose(t *testing.T) {
@@ -68,7 +69,7 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	db.Exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		VALUES ('a', gen_random_uuid(), 1, '2000-01-01', 'h', 1, 'v')`)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(300*time.Millisecond))
 	defer cancel()
 	if _, err := stranger.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("another relay got the lease: %v", err)
@@ -82,16 +83,15 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	const lease = 300 * time.Millisecond
 	// A stopped process: its sessions live, and it says nothing.
 	frozen := db.Connect()
 	if _, err := frozen.Exec(t.Context(), `INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		SELECT 'a', gen_random_uuid(), pid, backend_start, 'h', 1, 'v' FROM pg_stat_activity WHERE pid = pg_backend_pid()`); err != nil {
 		t.Fatal(err)
 	}
-	r := db.register("a", lease)
-	// Now somebody takes it over in turn.
-	db.Exec(`UPDATE outbox.relays SET instance = gen_random_uuid(), heartbeat_at = clock_timestamp()`)
+	r := db.register("a", await.Expiry(300*time.Millisecond))
+	// Now somebody takes it over in turn, and does so again when this one has found the other silent.
+	instance := db.Value("SELECT gen_random_uuid()::text")
 	alive, stop := context.WithCancel(t.Context())
 	conn := db.Connect()
 	var usurper sync.WaitGroup
@@ -99,51 +99,40 @@ func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 	defer stop()
 	usurper.Go(func() {
 		for alive.Err() == nil {
-			_, _ = conn.Exec(alive, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), backend_pid = pg_backend_pid(),
-				backend_start = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())`)
+			_, _ = conn.Exec(alive, `UPDATE outbox.relays SET instance = $1::text::uuid, heartbeat_at = clock_timestamp(),
+				backend_pid = pg_backend_pid(), backend_start = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())`, instance)
 		}
 	})
 	source := db.source("d", SnapshotConfig{Registration: r})
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	await.Until(t, "the lost name is used no more", func() bool {
 		session, err := source.Acquire(t.Context())
-		if errors.Is(err, ErrNamesake) {
-			break
-		}
 		if err == nil {
-			if err := session.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			_ = session.Close(t.Context())
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the lost name is still used: %v", err)
-		}
-	}
+		return errors.Is(err, ErrNamesake)
+	})
 }
 
 func TestARegistrationSurvivesALostConnection(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	r := db.register("a", 300*time.Millisecond)
+	r := db.register("a", await.Expiry(300*time.Millisecond))
 	pid := db.Value("SELECT backend_pid FROM outbox.relays")
 	db.Exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
 	db.Await("SELECT backend_pid <> " + pid + " FROM outbox.relays")
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	await.Until(t, "the name is used again", func() bool {
 		release, err := r.use("d", 0)
 		if err == nil {
 			release()
-			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+		return err == nil
+	})
 }
 
 func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	r := db.register("a", time.Second)
+	r := db.register("a", time.Minute)
 	s := acquire(t, db.source("d", SnapshotConfig{Registration: r}))
 	other := db.source("d", SnapshotConfig{Registration: r})
 	if _, err := other.Acquire(t.Context()); !outbox.IsPermanent(err) {

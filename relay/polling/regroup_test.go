@@ -62,8 +62,7 @@ func followSession(ctx context.Context, session relay.Session, deliver func(*rel
 func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
 	db.Exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
 	checker := check.New(check.Config{})

@@ -194,7 +194,7 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 				t.Fatal(err)
 			}
 			return
-		case <-time.After(5 * time.Millisecond):
+		default:
 			row := late.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)", conn.PgConn().PID())
 			if err := row.Scan(&waits); err != nil {
 				t.Fatal(err)
@@ -286,8 +286,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer stop()
 
 	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
-	waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	waiting := await.Context(t)
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
 		if err != nil {

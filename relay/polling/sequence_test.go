@@ -73,7 +73,7 @@ func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) 
 	leader := acquire(t, db.source("d", SnapshotConfig{}))
 	ended := make(chan error, 1)
 	waits := make(firstWrite, 1)
-	standby := db.source("d", SnapshotConfig{Lease: time.Second, Logger: slog.New(slog.NewTextHandler(waits, nil))})
+	standby := db.source("d", SnapshotConfig{Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(waits, nil))})
 	go func() {
 		s, err := standby.Acquire(t.Context())
 		if err == nil {

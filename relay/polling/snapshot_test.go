@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -278,7 +279,7 @@ func TestAWakeUpEndsAPause(t *testing.T) {
 		if text != "a" {
 			t.Errorf("got %q", text)
 		}
-	case <-time.After(time.Minute):
+	case <-await.Context(t).Done():
 		t.Error("it sleeps on")
 	}
 }
@@ -321,7 +322,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{Lease: 2 * time.Second}))
+	s := acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second}))
 	first := db.Value("SELECT prev::text FROM outbox.cursors")
 	ctx, cancel := context.WithCancel(t.Context())
 	idle := make(chan struct{})

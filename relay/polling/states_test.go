@@ -3,6 +3,7 @@ package polling
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -27,21 +29,15 @@ func (db database) verdict(state admin.State, text string) {
 func (db database) seen(want string, so func(d *admin.Destination) bool) {
 	db.T.Helper()
 	conn := db.Connect()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		report, err := admin.Status(db.T.Context(), conn)
-		if err != nil {
+	var report *admin.Report
+	await.UntilElse(db.T, func() bool {
+		var err error
+		if report, err = admin.Status(db.T.Context(), conn); err != nil {
 			db.T.Fatal(err)
 		}
 		i := slices.IndexFunc(report.Destinations, func(d admin.Destination) bool { return d.Name == "orders" })
-		if i >= 0 && so(&report.Destinations[i]) {
-			return
-		}
-		if time.Now().After(deadline) {
-			db.T.Fatalf("status says %+v; want %s", report.Verdict, want)
-		}
-		time.Sleep(10 * time.Millisecond) // between two looks at what another session writes
-	}
+		return i >= 0 && so(&report.Destinations[i])
+	}, func() string { return fmt.Sprintf("%s; status says %+v", want, report.Verdict) })
 }
 
 // embed runs a relay as a service does in its own process, with the library alone. end stops it and returns what Run
@@ -115,7 +111,7 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	broker := relaytest.NewMemory()
-	source := db.source("orders", SnapshotConfig{Registration: db.register("service", time.Second)})
+	source := db.source("orders", SnapshotConfig{Registration: db.register("service", time.Minute)})
 	end := db.embed(source, broker, relay.Config{})
 	db.verdict(admin.StateIdle, "")
 	broker.Kill()
@@ -134,7 +130,7 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 func TestASecondRunOfASourceIsRefusedAndReportsNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	cfg := SnapshotConfig{Registration: db.register("service", time.Second)}
+	cfg := SnapshotConfig{Registration: db.register("service", time.Minute)}
 	source := db.source("orders", cfg)
 	end := db.embed(source, relaytest.NewMemory(), relay.Config{})
 	db.Await("SELECT EXISTS (SELECT FROM outbox.cursors WHERE state = 'flowing')")
@@ -143,8 +139,7 @@ func TestASecondRunOfASourceIsRefusedAndReportsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := await.Context(t)
 		if err := r.Run(ctx); !errors.Is(err, relay.ErrActive) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), what) {
 			t.Errorf("Run: %v, want ErrActive about %s", err, what)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -64,7 +65,7 @@ func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
 }
 
 func stress(t *testing.T, db database, rows int64, twoPhase bool) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(rows)*3*time.Millisecond)
+	ctx, cancel := context.WithCancel(await.Context(t))
 	defer cancel()
 	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)
 	db.Exec(`INSERT INTO aggregates SELECT generate_series(0, $1::integer - 1)`, stressKeys)
@@ -112,9 +113,6 @@ func stress(t *testing.T, db database, rows int64, twoPhase bool) {
 	// What commits now comes last for everybody: when a reader has seen its part of this, it has seen all.
 	db.Exec(`INSERT INTO outbox.messages (topic, key) SELECT 'end', g::text FROM generate_series(1, 100) g`)
 	wrote := time.Since(start)
-	// A reader that has lost some of that would wait forever.
-	patience := time.AfterFunc(30*time.Second+time.Duration(rows)*time.Millisecond, cancel)
-	defer patience.Stop()
 	readers.Wait()
 	report := checker.Report()
 	t.Logf("%v of writing: %d committed in %d transactions, %d rolled back; %d prepared, %d long; read %v after the end",
@@ -179,7 +177,7 @@ func (w *stressWriter) transaction(ctx context.Context, conn *pgx.Conn, random *
 			return err
 		}
 		if chance(20) {
-			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+			time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond) // others commit meanwhile
 		}
 	}
 	keys := w.keys(random)
@@ -212,7 +210,7 @@ func (w *stressWriter) transaction(ctx context.Context, conn *pgx.Conn, random *
 	}
 	if chance(0.1) {
 		w.long.Add(1)
-		time.Sleep(time.Duration(100+random.IntN(1500)) * time.Millisecond)
+		time.Sleep(time.Duration(100+random.IntN(1500)) * time.Millisecond) // it is a long one
 	}
 	end := func(committed bool) {
 		for _, m := range undone {
@@ -284,7 +282,7 @@ func (w *stressWriter) insert(ctx context.Context, tx pgx.Tx, key uint32) (seq u
 }
 
 func (w *stressWriter) finishPrepared(ctx context.Context, name string) (committed bool) {
-	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // others commit meanwhile
 	conn, err := pgx.ConnectConfig(ctx, w.db.Config())
 	if err != nil {
 		w.db.T.Errorf("finish a prepared transaction: %v", err)

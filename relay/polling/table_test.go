@@ -38,8 +38,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	}
 	db.Exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'early')")
 	read := func() (relay.Delivery, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-		defer cancel()
+		ctx := await.Context(t)
 		for {
 			b, err := table.Next(ctx, 10)
 			if err != nil {
@@ -94,8 +93,7 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	third := take(t, table, "3")
 	settle(t, table, &second)
 	settle(t, table, &third)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	for {
 		if b, err := table.Next(ctx, 10); errors.Is(err, ErrReached) {
 			return
@@ -108,8 +106,7 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 // take reads the next message.
 func take(t *testing.T, table *Table, want string) relay.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	for {
 		b, err := table.Next(ctx, 10)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -149,9 +150,6 @@ func (c *brokerCase) open() relay.Broker {
 	return b
 }
 
-// patience bounds what a case waits for. It measures nothing; it turns a hang into a failure.
-const patience = 2 * time.Minute
-
 // many returns n, or a tenth of it for a slow broker.
 func (c *brokerCase) many(n int) int {
 	if c.h.Slow {
@@ -160,11 +158,7 @@ func (c *brokerCase) many(n int) int {
 	return n
 }
 
-func (c *brokerCase) context() context.Context {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-	c.t.Cleanup(cancel)
-	return ctx
-}
+func (c *brokerCase) context() context.Context { return await.Context(c.t) }
 
 // publish passes b a copy of batch, overwrites every byte of that copy after the return, as the engine may, and checks
 // the form of the result. The result always has len(batch) errors.
@@ -242,13 +236,17 @@ func (c *brokerCase) deliver(ctx context.Context, b relay.Broker, batch []outbox
 	c.t.Helper()
 	pending := slices.Clone(batch)
 	var last error
+	limit := await.Expiry(2 * time.Second)
 	for len(pending) > 0 {
 		if ctx.Err() != nil {
 			c.t.Errorf("%d of %d messages still not accepted; last error: %v", len(pending), len(batch), last)
 			return
 		}
-		call, cancel := context.WithTimeout(ctx, 2*time.Second)
+		call, cancel := context.WithTimeout(ctx, limit)
 		errs := c.publish(call, b, pending)
+		if call.Err() != nil {
+			limit *= 2 // a slow server may need it
+		}
 		cancel()
 		var left []outbox.Message
 		for i, err := range errs {
@@ -782,7 +780,7 @@ func (c *brokerCase) fault(name string, do func() error) {
 // unavailable publishes batch for a short while and requires that there is no answer.
 func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(c.t.Context(), await.Expiry(500*time.Millisecond))
 	defer cancel()
 	for i, err := range c.publish(ctx, b, batch) {
 		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
@@ -790,7 +788,7 @@ func (c *brokerCase) unavailable(b relay.Broker, batch []outbox.Message) {
 		}
 	}
 	if p, ok := relay.As[relay.Pinger](b); ok {
-		ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(c.t.Context(), await.Expiry(500*time.Millisecond))
 		defer cancel()
 		if err := p.Ping(ctx); err == nil {
 			c.t.Error("ping finds the server that doesn't answer")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -95,9 +96,7 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	run := func(name string, check func(*sourceCase)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			t.Cleanup(cancel)
-			check(&sourceCase{T: t, ctx: ctx, h: open(t)})
+			check(&sourceCase{T: t, ctx: await.Context(t), h: open(t)})
 		})
 	}
 	run("every field arrives", (*sourceCase).everyFieldArrives)
@@ -147,9 +146,9 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	}
 }
 
-// shortLease is waited out in cases. Who is silent for longer loses the lease, so a machine that pauses for a second
-// needs that much.
-const shortLease = 3 * time.Second
+// shortLease is waited out in cases, and kept before. Who is silent for longer loses it, so a busy machine needs that
+// much.
+const shortLease = 5 * time.Second
 
 // sourceCase is one running case. Its methods end the test when something fails that is not the subject of the case.
 type sourceCase struct {
@@ -812,7 +811,7 @@ func (c *sourceCase) concurrentWriters() {
 func (c *sourceCase) oneOwner() {
 	first := c.session(SourceOptions{Relay: "one"})
 	standby := c.open(SourceOptions{Relay: "two"}) // the relays of a table have the same lease
-	waiting, cancel := context.WithTimeout(c.ctx, 500*time.Millisecond)
+	waiting, cancel := context.WithTimeout(c.ctx, await.Expiry(500*time.Millisecond))
 	defer cancel()
 	if _, err := standby.Acquire(waiting); !errors.Is(err, context.DeadlineExceeded) {
 		c.Fatalf("the second relay's Acquire returned %v, want its context's end", err)

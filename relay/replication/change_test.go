@@ -86,8 +86,8 @@ func TestShardsAreThoseOfTheTable(t *testing.T) {
 // While Next isn't called, the server must hear from the reader, and while messages wait nothing is confirmed.
 func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	t.Parallel()
-	// A busy machine may stop for a second.
-	db, _ := alone(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "2s"}})
+	// A busy machine may stop for seconds.
+	db, _ := alone(t, servers.PostgresConfig{Settings: map[string]string{"wal_sender_timeout": "5s"}})
 	source, _ := db.source("d", Config{})
 	s := acquire(t, source)
 	streaming(t, s)
@@ -100,7 +100,7 @@ func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	ds := read(t, s, 1)
 	began := db.Value("SELECT clock_timestamp()::text")
 	await.Until(t, "several timeouts pass", func() bool {
-		return db.try("SELECT clock_timestamp() > $1::timestamptz + interval '7 s'", began)
+		return db.try("SELECT clock_timestamp() > $1::timestamptz + interval '11 s'", began)
 	})
 	if after := pid(); after != before || after == "0" {
 		t.Errorf("the stream of process %s was given up, now %s", before, after)
@@ -127,7 +127,7 @@ func TestAHugeTransactionTakesLittleMemory(t *testing.T) {
 	var peak uint64
 	last := make(map[string]int)
 	for n := 0; n < rows; {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithCancel(await.Context(t))
 		b, err := s.Next(ctx, 1000)
 		cancel()
 		if err != nil {
@@ -171,14 +171,13 @@ func TestAQuietLogIsKeptAliveByHeartbeats(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	cfg := Config{Heartbeat: 50 * time.Millisecond}
-	cfg.Table.Lease = 3 * time.Second
+	cfg.Table.Lease = 5 * time.Second
 	source, _ := db.source("d", cfg)
 	s := acquire(t, source)
 	streaming(t, s)
 	slot := source.cfg.Slot
 	from := db.Value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1", slot)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for !db.try("SELECT confirmed_flush_lsn > $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1", slot, from) {
 		if _, err := s.Next(ctx, 1); err != nil {
 			t.Fatal(err)

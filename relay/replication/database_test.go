@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -75,6 +76,9 @@ func (db database) source(destination string, cfg Config) (*Source, *lines) {
 	if cfg.Table.PollIdle == 0 {
 		cfg.Table.PollIdle = 5 * time.Millisecond
 	}
+	if cfg.Table.Lease == 0 {
+		cfg.Table.Lease = 10 * time.Second // a busy machine may lose the default of 3 s
+	}
 	if cfg.Table.Logger == nil {
 		cfg.Table.Logger = slog.New(slog.NewTextHandler(testLog{db.T}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -108,8 +112,7 @@ func crash(s relay.Session, l *lines) {
 
 func acquire(t testing.TB, s relay.Source) *session {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	owned, err := s.Acquire(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -121,8 +124,7 @@ func acquire(t testing.TB, s relay.Source) *session {
 // read returns the next n messages; their texts are copies.
 func read(t testing.TB, s relay.Session, n int) (ds []relay.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for len(ds) < n {
 		b, err := s.Next(ctx, n-len(ds))
 		if err != nil {
@@ -161,8 +163,7 @@ func offLog(t testing.TB, s *session)    { t.Helper(); switches(t, s, false) }
 
 func switches(t testing.TB, s *session, toLog bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for s.isStreaming() != toLog {
 		b, err := s.Next(ctx, 1)
 		if err != nil {

@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +18,7 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	w := startLoad(db, l, 4)
 	c := consume(t, db, l, Config{Table: polling.SnapshotConfig{Lease: time.Minute}}) // one that is lost repeats messages
 	await.Until(t, "the log is read", db.streams)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	conn := db.Connect()
 	for range rounds(t, 4) {
 		for _, to := range []string{admin.ByTable, admin.ByLog} {
@@ -82,8 +80,7 @@ func TestTheWayBackToTheTableWaitsForWhatWasDeliveredToBeVisible(t *testing.T) {
 	s.unseen = append(s.unseen, uint64(xid)) // as if it had come by the log
 	s.mu.Unlock()
 	db.Exec("UPDATE outbox.slots SET mode = 'snapshot'")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for s.makeAgain.IsZero() { // until it has given up for now
 		if _, err := s.Next(ctx, 1); err != nil {
 			t.Fatal(err)

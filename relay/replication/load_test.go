@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -250,7 +251,7 @@ func consume(t *testing.T, db database, l *ledger, cfg Config) *consumer {
 	log := &alarms{Handler: slog.NewTextHandler(testLog{t}, nil)}
 	cfg.Table.Logger = slog.New(log)
 	if cfg.Table.Lease == 0 {
-		cfg.Table.Lease = time.Second
+		cfg.Table.Lease = await.Expiry(time.Second) // one that is lost repeats messages
 	}
 	source, _ := db.source("d", cfg)
 	source.table.As("consumer")
@@ -309,7 +310,7 @@ func (c *consumer) session(ctx context.Context) error {
 	}
 	close(settle)
 	settling.Wait()
-	closing, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	closing, cancel := context.WithTimeout(context.Background(), await.Expiry(5*time.Second))
 	defer cancel()
 	_ = s.Close(closing) // it may be broken
 	return err
@@ -317,7 +318,7 @@ func (c *consumer) session(ctx context.Context) error {
 
 // try is eventually's for a database that may be away: false then.
 func (db database) try(sql string, args ...any) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Expiry(5*time.Second))
 	defer cancel()
 	conn, err := pgx.Connect(ctx, db.URL)
 	if err != nil {

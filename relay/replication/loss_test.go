@@ -19,8 +19,7 @@ import (
 func ended(t *testing.T, db database, w *load, c *consumer) {
 	t.Helper()
 	w.stop()
-	deadline := time.Now().Add(60 * time.Second)
-	for c.ledger.missing() > 0 && time.Now().Before(deadline) {
+	for ctx := await.Context(t); c.ledger.missing() > 0 && ctx.Err() == nil; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	c.stop()

@@ -100,8 +100,7 @@ func TestNothingIsLostThatThePublicationDidNotSend(t *testing.T) {
 // goesOn reads until the session has ended, and settles what comes.
 func goesOn(t *testing.T, s *session) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	for {
 		b, err := s.Next(ctx, 100)
 		if ctx.Err() != nil {
@@ -120,8 +119,7 @@ func goesOn(t *testing.T, s *session) {
 // ends. If ordered, the last of them must not come without the others.
 func deliveredBy(t *testing.T, source *Source, s *session, want string, ordered bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	var got []string
 	for !strings.Contains(strings.Join(got, " "), want) {
 		b, err := s.Next(ctx, 100)

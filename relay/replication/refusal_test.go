@@ -7,11 +7,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -26,8 +26,7 @@ import (
 // refused makes sure that a source tells why, for good, and gives back what it had taken.
 func refused(t *testing.T, s *Source, want string, words ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	if err := s.Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a probe finds %v, want %q", err, want)
 	}
@@ -65,8 +64,7 @@ func TestASecondRunIsRefusedThoughTheServerIsOutOfReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	if err := r.Run(ctx); !errors.Is(err, relay.ErrActive) {
 		t.Errorf("Run: %v, want ErrActive", err)
 	}

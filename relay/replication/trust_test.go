@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
@@ -72,8 +73,7 @@ func TestARoleWithoutRightsCanNotPublishByTheLog(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	settle(t, s, &ds[0])
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for !db.try("SELECT confirmed_flush_lsn > $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1", source.cfg.Slot, at) {
 		if b, err := s.Next(ctx, 1); err != nil || len(b.Deliveries) > 0 {
 			t.Fatal(texts(b.Deliveries), err)
@@ -213,8 +213,7 @@ func TestNoForgedMessageStopsTheDestination(t *testing.T) {
 		}
 		return n
 	}
-	waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	waiting := await.Context(t)
 	if err := broker.Wait(waiting, func() bool { return good() > 0 }); err != nil {
 		t.Errorf("the message behind them did not come: %v", err)
 	}

@@ -36,13 +36,8 @@ func Leaks(code int, known ...goleak.Option) int {
 // Patience bounds what a test waits for. No test asserts that something is faster.
 const Patience = await.Patience
 
-// Patient returns a context that ends with the test or its patience.
-func Patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
-	t.Cleanup(cancel)
-	return ctx
-}
+// Patient returns the context of what must come.
+func Patient(t testing.TB) context.Context { return await.Context(t) }
 
 // Opened returns b, and closes it at the end of the test.
 func Opened[B io.Closer](t testing.TB, b B, err error) B {

@@ -15,15 +15,13 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // serve has a listener that hands each connection to greet, and returns its address.
 func serve(t *testing.T, greet func(net.Conn)) string {
 	t.Helper()
-	return brokertest.Serve(t, func(conn net.Conn) {
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		greet(conn)
-	})
+	return brokertest.Serve(t, greet)
 }
 
 // hello is a server that answers a line with a line, over TLS.
@@ -45,14 +43,11 @@ func enter(t *testing.T, address string, cfg *tls.Config) (string, net.Conn, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	conn, err := secure.Connect(ctx, plain, cfg, address)
+	conn, err := secure.Connect(await.Context(t), plain, cfg, address)
 	if err != nil {
 		return "", nil, err
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := conn.Write([]byte("hello\n")); err != nil {
 		return "", conn, err
 	}
@@ -156,7 +151,7 @@ func TestAServerThatNeverAnswersTheHandshakeIsAskedAboutItsPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(50*time.Millisecond))
 	defer cancel()
 	_, err = secure.Connect(ctx, plain, &tls.Config{}, silent)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "its port for TLS") {

@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/broker/redis/once"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -28,13 +29,10 @@ func TestMain(m *testing.M) {
 	servers.Main(m)
 }
 
-// patience bounds what a test waits for. Nothing asserts that things are faster.
-const patience = time.Minute
-
 func connect(t testing.TB, addr string) *goredis.Client {
 	t.Helper()
 	client := goredis.NewClient(&goredis.Options{Addr: addr,
-		Protocol: 2, DisableIdentity: true, DialTimeout: time.Second, ReadTimeout: time.Second, MaxRetries: -1})
+		Protocol: 2, DisableIdentity: true, DialTimeout: await.Patience, ReadTimeout: await.Patience, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -78,15 +76,15 @@ func (w *world) want(msg *outbox.Message, want inbox.Outcome, runs int64) {
 // eventually waits for a message to be handled that others may have claimed.
 func (w *world) eventually(msg *outbox.Message) inbox.Outcome {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		outcome, err := w.handle(msg)
-		if err == nil {
-			return outcome
-		}
-		if !errors.Is(err, once.ErrBusy) || !outbox.IsUnavailable(err) || time.Now().After(deadline) {
+	var outcome inbox.Outcome
+	await.Until(w.t, "the end of another's claim", func() (ended bool) {
+		var err error
+		if outcome, err = w.handle(msg); err != nil && (!errors.Is(err, once.ErrBusy) || !outbox.IsUnavailable(err)) {
 			w.t.Fatal(err)
 		}
-	}
+		return err == nil
+	})
+	return outcome
 }
 
 func message() *outbox.Message { return &outbox.Message{ID: outbox.NewID(), Topic: "mails", Key: "k"} }
@@ -204,7 +202,7 @@ func TestAMessageThatCantBeToldFromOthersIsRefusedForGood(t *testing.T) {
 	if w.runs.Load()+long.runs.Load() != 0 {
 		t.Error("a handler ran")
 	}
-	if _, err := once.New("", nil, once.Config{Lease: time.Nanosecond, Window: -1, Timeout: -1}); err == nil {
+	if _, err := once.New("", nil, once.Config{Lease: 1, Window: -1, Timeout: -1}); err == nil {
 		t.Error("a bad configuration is taken")
 	} else {
 		for _, fault := range []string{"name", "client", "Lease", "Window", "Timeout"} {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -60,8 +61,7 @@ func unreliable(handle consume.Handler) consume.Handler {
 
 func TestTheShopRuns(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	var out bytes.Buffer
 	if err := run(ctx, &out, 5); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
@@ -73,8 +73,7 @@ func TestTheShopRuns(t *testing.T) {
 
 func TestTheBooksAgreeHoweverOftenServicesAreKilledAndMessagesRepeated(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	all := place{broker: servers.OwnNATS(t).URL(), say: func(string, ...any) {}, orders: servers.TestDatabase(t),
 		payments: servers.TestDatabase(t)}
 	if err := all.prepare(ctx); err != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -17,6 +16,7 @@ import (
 	grpcbroker "github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -71,17 +71,15 @@ func TestMessagesReachTheServicesThatAreConfigured(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		before := received.Load()
 		batch := []*outbox.Message{{ID: outbox.NewID(), Topic: "t", Key: "k"},
 			{ID: outbox.NewID(), Topic: "t", Key: "k", Payload: []byte("x")}}
-		if errs := broker.Publish(ctx, batch); errs != nil {
+		if errs := broker.Publish(await.Context(t), batch); errs != nil {
 			t.Errorf("%s: %v", name, errs)
 		}
 		if n := received.Load() - before; n != 2 {
 			t.Errorf("%s: %d received", name, n)
 		}
-		cancel()
 		if err := broker.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -28,7 +28,8 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 			Outage:    config.Outage{Initial: 100 * time.Millisecond, Max: time.Second},
 			HoldAfter: time.Second, MaxInFlight: 9000, MaxInFlightBytes: 5242880, Batch: 3000,
 		},
-		Lease: 3 * time.Second, Poll: config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
+		Lease:        3 * time.Second, // a default
+		Poll:         config.Poll{Busy: time.Millisecond, Idle: 100 * time.Millisecond},
 		DrainTimeout: 10 * time.Second, LagObjective: 30 * time.Second,
 	}
 	orders, kafka, nats := rest, rest, rest

@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/oauth"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -92,8 +93,7 @@ func TestARelayEntersKafkaWithTokens(t *testing.T) {
 			return nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 
 	publish := open("s3cret")
 	if err := publish(ctx); err != nil || given.Load() != 1 {
@@ -134,8 +134,7 @@ func TestSessionsWithKafkaAreRenewedUnderLoad(t *testing.T) {
 
 	// A connection authenticates once when it is made; whatever is beyond that renews a session.
 	const callers, renewals = 4, 12
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	var sent [callers]int
 	var load sync.WaitGroup
 	for caller := range callers {
@@ -180,8 +179,7 @@ func readNumbers(t *testing.T, addr, topic string, sent []int) map[string]int {
 	for _, n := range sent {
 		left += n
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	next := map[string]int{}
 	for left > 0 {
 		fetches := client.PollFetches(ctx)

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -10,10 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/authority"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
@@ -39,8 +38,7 @@ func publishAs(t *testing.T, broker string) error {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	for _, err := range b.Publish(ctx, []*outbox.Message{{ID: outbox.NewID(), Topic: "orders", Payload: []byte("1")}}) {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -41,8 +42,7 @@ func (l *lines) Write(b []byte) (int, error) {
 
 func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	var running sync.WaitGroup
 	defer running.Wait()
 	both, stop := context.WithCancel(ctx)
@@ -106,8 +106,7 @@ func (b *stuck) Close() error { <-b.release; return nil }
 
 func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := await.Context(t)
 	conn, err := pgx.Connect(ctx, testdb.Installed(t).URL)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +118,7 @@ func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	cfg := config.Standard[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
 	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.DrainTimeout, to.Lease = "all", &config.Stdout{}, time.Millisecond, time.Hour
+	to.Name, to.Broker.Stdout, to.DrainTimeout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Millisecond), time.Hour
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}},
 		Options{Logger: slog.New(slog.DiscardHandler)})
@@ -134,7 +133,7 @@ func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(running) }()
-	await := func() (err error) {
+	next := func() (err error) {
 		select {
 		case <-broker.called:
 		case err = <-ended:
@@ -143,11 +142,11 @@ func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 		}
 		return err
 	}
-	if err := await(); err != nil {
+	if err := next(); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	if err := await(); !errors.Is(err, relay.ErrHung) {
+	if err := next(); !errors.Is(err, relay.ErrHung) {
 		t.Errorf("the daemon has ended with %v", err)
 	}
 	var left bool

@@ -118,8 +118,17 @@ func (r *repaired) hba(first string) {
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		r.T.Fatal(err)
 	}
+	loaded := func() (at time.Time) {
+		conn := r.outside.Connect() // has what the postmaster had when it connected
+		defer conn.Close(r.T.Context())
+		if err := conn.QueryRow(r.T.Context(), "SELECT pg_conf_load_time()").Scan(&at); err != nil {
+			r.T.Fatal(err)
+		}
+		return at
+	}
+	before := loaded()
 	r.outside.Exec("SELECT pg_reload_conf()")
-	time.Sleep(200 * time.Millisecond) // the postmaster reads the file in its own time
+	await.Until(r.T, "the postmaster has read the file", func() bool { return loaded().After(before) })
 }
 
 // drop drops the slots of the relay, and leaves it without a login until that is done.

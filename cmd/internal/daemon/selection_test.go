@@ -125,8 +125,8 @@ func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 			t.Errorf("rate %d: batch %d, in flight %d, want %v", rate, c.Batch, c.MaxInFlight, want)
 		}
 	}
-	d.DrainTimeout, d.Rate = time.Second, 100
-	if c := paced(d); c.MaxInFlight != 50 {
-		t.Errorf("with a second to drain: %d in flight", c.MaxInFlight)
+	d.DrainTimeout, d.Rate = 5*time.Second, 100
+	if c := paced(d); c.MaxInFlight != 250 {
+		t.Errorf("with five seconds to drain: %d in flight", c.MaxInFlight)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 func TestSystemdIsToldOfStartLifeAndEnd(t *testing.T) {
@@ -20,7 +21,8 @@ func TestSystemdIsToldOfStartLifeAndEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	patience, _ := await.Context(t).Deadline()
+	if err := socket.SetReadDeadline(patience); err != nil {
 		t.Fatal(err)
 	}
 	heard := func() string {

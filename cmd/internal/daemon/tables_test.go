@@ -64,24 +64,20 @@ func TestTheVerdictOnATableThatExistsIsTheSameWhateverElseThereIs(t *testing.T) 
 				t.Helper()
 				var code int
 				var body string
-				for deadline := time.Now().Add(await.Patience); ; time.Sleep(20 * time.Millisecond) {
+				missing := ""
+				await.UntilElse(t, func() bool {
 					code, body = m.get("/databases/one" + path)
 					if path == "/metrics" {
 						code, body = m.get("/metrics")
 					}
-					missing := ""
+					missing = ""
 					for _, text := range texts {
 						if !strings.Contains(body, text) {
 							missing = text
 						}
 					}
-					if code == status && missing == "" {
-						return
-					}
-					if time.Now().After(deadline) {
-						t.Fatalf("%s: in vain waited for %q: %d %s", what, missing, code, body)
-					}
-				}
+					return code == status && missing == ""
+				}, func() string { return fmt.Sprintf("%s: %q: %d %s", what, missing, code, body) })
 			}
 			seen("nothing is there", "/healthz/destinations", 200, `"state": "idle"`)
 			seen("it is ready", "/readyz", 200)

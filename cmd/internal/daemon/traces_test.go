@@ -84,8 +84,7 @@ func TestOneTraceOfThreeProgramsReachesTheCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, stop := context.WithTimeout(t.Context(), await.Patience)
-	defer stop()
+	running, stop := context.WithCancel(await.Context(t))
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(running) }()
 

@@ -45,7 +45,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	cfg := config.Standard[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
 	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, time.Second
+	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Second)
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: address, Config: cfg}},
 		Options{Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
@@ -66,11 +66,9 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}()
 	until := func(what string, so func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(await.Patience); !so(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("in vain waited until %s: %+v, %+v", what, d.units[0].watch.health(), d.units[0].watch.readiness())
-			}
-		}
+		await.UntilElse(t, so, func() string {
+			return fmt.Sprintf("%s: %+v, %+v", what, d.units[0].watch.health(), d.units[0].watch.readiness())
+		})
 	}
 	well := func() bool {
 		h := d.units[0].watch.health()

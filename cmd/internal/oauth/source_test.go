@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // authority is a token server. answer may be replaced between requests.
@@ -255,7 +256,7 @@ func TestAServerThatIsAwayOrSilentIsAnOutage(t *testing.T) {
 	wantFault(t, err, "refused", "check token_url, and that the server can be reached")
 
 	silent := newAuthority(t, (*httptest.Server).Start, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	s, _ = newSource(t, silent.URL, Config{Timeout: 50 * time.Millisecond})
+	s, _ = newSource(t, silent.URL, Config{Timeout: await.Expiry(50 * time.Millisecond)})
 	_, err = s.Token(t.Context())
 	wantFault(t, err, "Client.Timeout exceeded", "check token_url")
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
@@ -64,7 +65,7 @@ func TestAConnectionThatIsReadInTheBackgroundCanBeTakenOver(t *testing.T) {
 			return
 		}
 		if !ok {
-			if err := w.fill(t.Context(), time.Now().Add(time.Minute)); err != nil {
+			if err := w.fill(t.Context(), time.Now().Add(await.Patience)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -50,7 +50,7 @@ func badInput(t *testing.T, h Harness) {
 	}
 	cfg := quick()
 	// Only the handler that hangs may overrun both, also on a busy machine.
-	cfg.Timeout, cfg.Grace, cfg.Parallel = time.Second, 2*time.Second, 12
+	cfg.Timeout, cfg.Grace, cfg.Parallel = await.Expiry(500*time.Millisecond), 5*time.Second, 12
 	cfg.Policy = consume.Park
 	cfg.Park = func(ctx context.Context, p consume.Poison) error {
 		return box.Park(ctx, e.pool, inbox.Parked{Message: p.Message, Err: p.Err, Attempts: p.Attempts, Source: p.Source})
@@ -62,6 +62,10 @@ func badInput(t *testing.T, h Harness) {
 			}
 			return insert(ctx, tx, msg)
 		})
+		// On a busy machine any handler can exceed its time, and is called again.
+		if err != nil && !outbox.IsPermanent(err) && (string(msg.Payload) != "0" || !strings.Contains(err.Error(), bad[msg.Key].says)) {
+			return outbox.Unavailable(err)
+		}
 		return err
 	})
 	source.Foreign(t, "foreign", "")

@@ -148,8 +148,7 @@ func numbered(topic string, count, keys int) []*outbox.Message {
 // publish publishes messages until all are accepted, as the engine does.
 func (s Source) publish(t *testing.T, msgs []*outbox.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
+	ctx := await.Context(t)
 	for len(msgs) > 0 {
 		errs := s.Publish(ctx, msgs)
 		if errs == nil {
@@ -192,11 +191,14 @@ func (s Source) start(t *testing.T, cfg consume.Config, handler consume.Handler)
 func (r *running) stop() error {
 	r.t.Helper()
 	r.cancel()
-	select {
-	case <-r.done:
-	case <-time.After(await.Patience):
-		r.t.Fatal("the consumer doesn't end")
-	}
+	await.Until(r.t, "the end of the consumer", func() bool { // also when the test has ended, and with it its context
+		select {
+		case <-r.done:
+			return true
+		default:
+			return false
+		}
+	})
 	return r.err
 }
 
