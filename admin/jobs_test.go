@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // letters adds n dead letters of ten keys, with the positions 1 to n.
@@ -280,6 +281,7 @@ func TestAnErrorOfABatchIsNotedAndTheJobGoesOnLater(t *testing.T) {
 // middle of a batch, and a relay takes holds away. OUTBOX_JOB_MESSAGES is how many dead letters there are.
 func TestExecutorsThatDieAndOthersBesideThemDoNoHarm(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	total := 3000
 	if n, err := strconv.Atoi(os.Getenv("OUTBOX_JOB_MESSAGES")); err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -243,6 +244,7 @@ func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
 // other for a page of messages, if it is let.
 func TestAKeyIsNotLookedForInTheOrderOfAll(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	d.exec(`INSERT INTO outbox.messages (topic, key, payload, segment) SELECT 'users', 'user-' || i % 1000, '{"n":1}', 3
 		FROM generate_series(1, 100000) i`)
@@ -271,6 +273,7 @@ func TestAKeyIsNotLookedForInTheOrderOfAll(t *testing.T) {
 // A message is found by its id or key among as many as OUTBOX_FIND_AMONG says. The log has what each search takes.
 func TestAMessageIsFoundAmongMany(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	n := 40_000
 	if text := os.Getenv("OUTBOX_FIND_AMONG"); text != "" {
 		var err error

@@ -132,6 +132,7 @@ func TestTwoDemosThatBreakEverythingAtOnceBothEndWell(t *testing.T) {
 
 func TestWhatNobodyWroteIsFound(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	needPostgres(t)
 	var out, progress await.Buffer
 	var intruding sync.WaitGroup

@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func TestAFaultThatIsPressedOnThePageIsSeenOnIt(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	needPostgres(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

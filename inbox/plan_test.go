@@ -97,6 +97,7 @@ func (w *world) swell(table string) {
 // What grew 200,000 records after the session had planned costs as many index lookups as what was empty.
 func TestASessionKeepsItsPaceWhileTheTableGrows(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	w := setup(t)
 	conn, b := w.conn(), newInbox(t, Config{})
 	handle := func() {

@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, with the race detector 300")
+	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, in make test 1,000, or 300 for the race detector")
 	simSeed  = flag.Uint64("sim.seed", 0, "run only this seed, with its transcript")
 )
 
@@ -52,6 +53,9 @@ func TestEveryScheduleKeepsThePromises(t *testing.T) {
 func defaultSeeds() uint64 {
 	if build, ok := debug.ReadBuildInfo(); ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		return 300
+	}
+	if !servers.Wanted("long") {
+		return 1_000
 	}
 	return 3_000
 }

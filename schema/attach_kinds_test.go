@@ -24,6 +24,7 @@ func wide(n int, format string) string {
 // Each case has statements that work. They are run without the trigger, in a transaction that is rolled back, and then
 // with it.
 func TestWhatWorkedBeforeATableWasAttachedWorksAfter(t *testing.T) {
+	servers.Long(t)
 	onEachMajor(t, func(t *testing.T, url string) {
 		conn := connect(t, url)
 		install(t, conn)

@@ -23,6 +23,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -498,6 +499,7 @@ func (late) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 
 func TestRefusedCredentialsAreNamedAlthoughTheCallEndsWhileItConnects(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "right"))
 	if err != nil {
 		t.Fatal(err)
@@ -556,6 +558,7 @@ func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 
 func TestTLSIsUsedWhenConfigured(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	web := httptest.NewUnstartedServer(nil) // for its certificate
 	web.StartTLS()
 	defer web.Close()

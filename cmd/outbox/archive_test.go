@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // archiveYAML is the least configuration that archives, in two shard groups and small files.
@@ -25,6 +26,7 @@ func (d *database) archiveYAML() string {
 
 func TestAnArchiveKeepsWhatTheTableForgetsThroughKills(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	yaml := strings.Replace(d.archiveYAML(), "30s", "1s", 1) // waited for after each kill
 	d.exec(`INSERT INTO outbox.messages (topic, key, payload, segment)
@@ -108,6 +110,7 @@ print(len(seen))`
 
 func TestWhatTheTableHasForgottenIsReplayedFromAnArchive(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	yaml := d.archiveYAML() + "  - name: file\n    lease: 30s\n    broker: {file: {path: " + d.file() + "}}\n"
 	relay := d.relay(yaml)
@@ -173,6 +176,7 @@ func TestWhatTheTableHasForgottenIsReplayedFromAnArchive(t *testing.T) {
 
 func TestAReplayFromAnArchiveGoesOnWhereItsCommandWasKilled(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	relay := d.relay(d.archiveYAML() + "  - name: file\n    lease: 30s\n    broker: {file: {path: " + d.file() + "}}\n")
 	d.publish("orders", 30)

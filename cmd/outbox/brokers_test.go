@@ -17,6 +17,7 @@ import (
 // destination has all that stands around a broker: what the relay asks of it gets through.
 func TestADestinationIsOneBrokersUntilItMoves(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	old, other := servers.OwnNATS(t), servers.OwnNATS(t)
 	yaml := func(n *servers.NATS) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // event writes one message of a key.
@@ -111,6 +113,7 @@ func TestADestinationIsThrottledAlive(t *testing.T) {
 // After a receiver was repaired, nobody waits for the time of the next attempt.
 func TestWhatFailsIsTriedAgainAtOnce(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	var repaired atomic.Bool
 	var got atomic.Int32

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // several writes a configuration of databases by name and URL, and returns its folder.
@@ -45,6 +47,7 @@ func (d *database) leased(destination string) {
 
 func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const ok, critical = 0, 2
 	orders, billing := setup(t), setup(t)
 	orders.leased("kafka")

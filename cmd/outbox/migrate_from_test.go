@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // ownTables are tables whose rows are marked in each of the ways, with how the relay reads them.
@@ -40,6 +41,7 @@ var ownTables = map[string]struct{ ddl, source string }{
 // after the other. Everything arrives once, and each key in order.
 func TestATableIsLeftForTheDefaultOneWhileItIsWritten(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for how, own := range ownTables {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()

@@ -459,6 +459,7 @@ func TestStatusWatchesUntilInterrupted(t *testing.T) {
 
 func TestTwoRelaysOfOneNameAreRefused(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	first := d.relay(d.fileYAML(""), "--name", "twin")
 	until(t, "the first is registered", func() bool { return d.int(`SELECT count(*) FROM outbox.relays`) == 1 })
@@ -477,6 +478,7 @@ func TestTwoRelaysOfOneNameAreRefused(t *testing.T) {
 
 func TestAnotherRelayTakesOver(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	first := d.relay(d.fileYAML(""), "--name", "first")
 	until(t, "the first delivers", func() bool {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // write puts a file into the folder of the test, and returns its path.
@@ -77,6 +79,7 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 // Many signals in a row don't keep a destination from delivering, and the last configuration counts.
 func TestManyReloadsLeaveTimeToDeliver(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	file := filepath.Join(d.folder, "outbox.yaml")
 	second := filepath.Join(d.folder, "second.jsonl")

@@ -11,12 +11,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // What the log says of a message that will not be tried again names it, and ends with the command that has exactly it
 // delivered once more.
 func TestALogLineEndsWithTheCommandThatSendsExactlyItsMessageOnceMore(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const table = `
     source:
       strategy: advisory

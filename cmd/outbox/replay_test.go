@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -161,6 +162,7 @@ destinations:
 // ones.
 func TestAReplayOfAnHourDoublesNothingBehindTheInbox(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const hour, keys = 3000, 20
 	d := setup(t)
 	l := d.ledger()
@@ -212,6 +214,7 @@ func TestAReplayOfAnHourDoublesNothingBehindTheInbox(t *testing.T) {
 
 func TestTenThousandDeadLettersAreRequeuedInOrderWhileOthersFlow(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const dead, keys = 10_000, 100
 	d := setup(t)
 	l := d.ledger()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -170,6 +171,7 @@ func alike(s string) string {
 
 func TestEveryVerbDoesTheSameByCommandLineByServerAndByREST(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	direct, through, plain := serve(t, users), serve(t, users), serve(t, users)
 	plain.describe()
 	token := filepath.Join(t.TempDir(), "token")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/inbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // oddSettings change what SQL means, how values are written, or which plans there are.
@@ -33,6 +34,7 @@ var oddSettings = []string{
 
 func TestOddSettingsOfADatabaseChangeNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := emptyDatabase(t)
 	for _, setting := range oddSettings {
 		d.exec(`ALTER DATABASE ` + d.Config().Database + ` SET ` + setting)

@@ -4,10 +4,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func TestDeadLettersOfATableThatExistsAreRequeuedAsStatusSays(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	d := setup(t)
 	d.exec(`CREATE TABLE outbox_events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, payload bytea NOT NULL,
 		status text NOT NULL DEFAULT 'new', attempts int NOT NULL DEFAULT 0, error text)`)

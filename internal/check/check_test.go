@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func one() (*check.Checker, *check.Destination) {
@@ -527,6 +528,7 @@ func TestWritersConsumersAndReadersRunConcurrently(t *testing.T) {
 
 // Not parallel: it measures the heap.
 func TestTenMillionMessagesFitInLittleMemory(t *testing.T) {
+	servers.Long(t)
 	const keys, perKey = 1000, 10_000 / scale
 	for _, test := range []struct {
 		name  string

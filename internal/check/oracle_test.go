@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // oracle keeps everything it was told, message by message, and works its
@@ -114,6 +115,7 @@ func (o *oracle) verdict() check.Report {
 // relays that break every rule now and then.
 func TestTheCheckerAgreesWithAPlainOracle(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	histories := uint64(200 / scale)
 	if testing.Short() {
 		histories /= 5

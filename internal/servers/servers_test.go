@@ -732,7 +732,7 @@ func TestWhereAServerIsRequiredATestFailsInsteadOfBeingSkipped(t *testing.T) {
 	} {
 		t.Setenv("CI", c.ci)
 		t.Setenv(envServers, c.list)
-		if may, must := wants(part[*KafkaCluster]()), Required(); may != c.may || must != c.must {
+		if may, must := Wanted(part[*KafkaCluster]()), Required(); may != c.may || must != c.must {
 			t.Errorf("CI=%q %s=%q: Kafka may be used %v, and must %v", c.ci, envServers, c.list, may, must)
 		}
 	}

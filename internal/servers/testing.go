@@ -324,13 +324,13 @@ func need(t testing.TB, part string) {
 	if testing.Short() {
 		t.Skipf("it needs %s, and -short means no server", part)
 	}
-	if !wants(part) {
+	if !Wanted(part) {
 		t.Skipf("it needs %s, which %s leaves out: run make test-all", part, envServers)
 	}
 }
 
-// wants reports whether tests may use a part.
-func wants(part string) bool {
+// Wanted reports whether tests may use a part, such as kafka, or what is long.
+func Wanted(part string) bool {
 	list := os.Getenv(envServers)
 	return list == "" || list == "all" || slices.Contains(strings.Split(list, ","), part)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -17,6 +18,7 @@ import (
 // relay runs or not.
 func TestABlockedKeyStaysBlockedAndIsReleased(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const blocked = `coalesce(next_at = 'infinity', false) OR coalesce(locked_until = 'infinity', false)`
 	for what, release := range map[string]string{
 		"deleted":      `DELETE FROM events WHERE id = 1`,

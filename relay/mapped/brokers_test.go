@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -15,6 +16,7 @@ import (
 
 func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	all := strategies()
 	all["replication"] = nil
 	for name, open := range all {

@@ -78,6 +78,7 @@ func TestLeaseIsASource(t *testing.T) {
 }
 
 func TestLeaseByStatusIsASource(t *testing.T) {
+	servers.Long(t)
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -124,6 +125,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 // claim is as long as any other.
 func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, strategy := range []string{mapping.SkipLocked, mapping.Lease} {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -13,6 +14,7 @@ import (
 // can't be read. The limits of other people's tables are their own: a long key is delivered.
 func TestNoFieldStopsAMappedTable(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, name := range []string{"advisory", "skiplocked", "lease"} {
 		for encoding, bad := range testdb.Encodings {
 			t.Run(name+" "+encoding, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -69,6 +70,7 @@ func (w wire) Close() error { return errors.Join(w.silence.Close(), w.other.Clos
 // A statement that is never answered ends with the lease, and another connection takes over.
 func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for name, open := range strategies() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,6 +106,7 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 // A relay waits for another one's lock or lease. When its connections die, it notices, and can ask again by new ones.
 func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for name, open := range strategies() {
 		if name != "advisory" && name != "xmin" && name != "serial" {
 			continue // it waits for no other relay

@@ -99,6 +99,7 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 // While there is no publication the server skips inserts without a word, so the relay stops and says it.
 func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for name, sql := range map[string]string{
 		"made anew":  `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR TABLE events`,
 		"no inserts": `ALTER PUBLICATION events_log SET (publish = 'update')`,
@@ -299,6 +300,7 @@ func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) 
 // What leaves no insert out is no reason to stop: the operator would drop a slot that is sound.
 func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const all = `DROP PUBLICATION events_log; CREATE PUBLICATION events_log FOR ALL TABLES THEN `
 	const parted = `DROP PUBLICATION events_log; CREATE TABLE events (id bigserial PRIMARY KEY, topic text, key text, payload text)
 			PARTITION BY RANGE (id);

@@ -193,6 +193,7 @@ func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
 // Rows that are larger than what is received at once, and a transaction of many.
 func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db, log := newLogDatabase(t)
 	const small = 20_000
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'large', decode(repeat('ab', 3000000), 'hex'))`)

@@ -3,11 +3,14 @@ package mapped
 import (
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // The outbox's own schema is there, for others. The relay of a table needs none of it.
 func TestARoleWithoutRightsOnTheOutboxRelaysATable(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	db.install(t)
 	role := "relay_of_" + db.Config().Database

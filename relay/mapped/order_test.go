@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -226,6 +227,7 @@ func placeOrder(ctx context.Context, conn *pgx.Conn, aggregate string) error {
 // A page may be full of messages that wait for one that is hidden: others are found behind them.
 func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, name := range sharing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -263,6 +265,7 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 // is; what is behind it waits with it.
 func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	db.Exec(messagesTable)
 	open := func() *leaseSession {

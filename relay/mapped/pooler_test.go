@@ -141,6 +141,7 @@ func readFrame(r io.Reader) (kind byte, frame []byte, err error) {
 
 func TestAnAdvisoryLockIsNotHeldThroughAPoolerOfTransactions(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, size := range []int{1, 2, 5} {
 		db := newDatabase(t)
 		source, err := Open(mapping.Advisory, startPooler(t, db, size), events(), Config{Name: "one"})
@@ -189,6 +190,7 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 // Behind a pooler of transactions nothing can be set, so what the role or the database has set must be right.
 func TestSettingsThatMatterAreRefusedBehindAPoolerOfTransactions(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, setting := range []string{"bytea_output = 'escape'", "datestyle = 'German'", "default_transaction_isolation = 'serializable'",
 		"synchronous_commit = 'off'"} {
 		db := newDatabase(t)

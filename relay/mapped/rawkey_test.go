@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -23,6 +24,7 @@ var binaryKeys = []string{"\x00\x00\x00\x00\x01\x06abc", "\x00\x00\x00\x00\x01\x
 // become one, and retries, holds and dead letters keep a key's order as they do for text.
 func TestBinaryKeysHaveOneEncodingWhateverIsInThem(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	encodings := map[bool]func(string) string{
 		true:  func(key string) string { return key },
 		false: func(key string) string { return hex.EncodeToString([]byte(key)) },

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -20,6 +21,7 @@ CREATE `
 // in order, and the row is marked once the table takes it.
 func TestARowThatCanNotBeMarkedStopsNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	never := outbox.Permanent(errors.New("never, and that is said at length"))
 	tests := map[string]struct {
 		prepare string

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -16,6 +17,7 @@ import (
 // but not each time.
 func TestAShortLeaseOutlastsASlowLine(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	opens := strategies()
 	opens["log"] = nil
 	for name, open := range opens {

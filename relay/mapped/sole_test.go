@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -17,6 +18,7 @@ import (
 // relay of the first lives.
 func TestATableHasOneDestinationThatMarksItsRows(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, second := range noting {
 		t.Run(second, func(t *testing.T) {
 			t.Parallel()

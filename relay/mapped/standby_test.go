@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -13,6 +14,7 @@ import (
 // A relay that stands by has lost its session, and waits again: it isn't broken any more, whoever asks.
 func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, name := range []string{"advisory", "serial"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // A relay that could mark no row, or would find none that waits, doesn't start. With an offset it needs no mark.
 func TestNoRelayStartsOnATableWhoseRowsCanNeverWait(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for change, reason := range map[string]string{
 		"ALTER status SET DEFAULT 'done'":           "has the default 'done'",
 		"ALTER status TYPE varchar(3)":              "too short",

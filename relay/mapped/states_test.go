@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -35,6 +36,7 @@ func (db database) seen(what string, so func(r *admin.Report, d *admin.Destinati
 
 func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	all := strategies()
 	byStatus := changed(func(m *mapping.Mapping) { m.Failure.DeadTable, m.Failure.FailedValue = "", "failed" })
 	for _, name := range []string{"skiplocked", "advisory", "lease", "lease by status"} {
@@ -131,6 +133,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 
 func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	db.install(t)
 	source, err := strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -116,6 +117,7 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 // Rows that a live relay works on are not those that a crash has left.
 func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	m := events()
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
@@ -181,6 +183,7 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 // What is purged is in the archive, or it is still in the table.
 func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	db.Exec(`CREATE TABLE dated (LIKE events INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`)
 	db.Exec(`CREATE TABLE dated_all PARTITION OF dated DEFAULT`)
@@ -230,6 +233,7 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 // A relay that was away for longer than its lease marks nothing that another works on.
 func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for name, claim := range map[string]mapping.Claim{
 		"by time":   {Until: "locked_until"},
 		"by status": {Status: "taken", Since: "locked_until"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -25,6 +26,7 @@ const drops = `CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGI
 // A dead letter that its table drops without an error stays where it is, and nothing passes it.
 func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for what, c := range map[string]struct{ prepare, repair, want string }{
 		"trigger": {drops + `CREATE TRIGGER drops BEFORE INSERT ON dead_events FOR EACH ROW EXECUTE FUNCTION drops()`,
 			`DROP TRIGGER drops ON dead_events`, "drops a row without an error"},
@@ -81,6 +83,7 @@ func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 // the relay goes on once the trigger is gone.
 func TestNothingIsReadWhileATriggerUndoesMarks(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	const function = `CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF OLD.topic = ''t'' AND (TG_OP = ''DELETE'' OR NEW.status <> OLD.status AND NEW.status <> ''taken'') THEN %s END IF;
 		IF TG_OP = ''DELETE'' THEN RETURN OLD; END IF; RETURN NEW; END'`
 	for what, c := range map[string]struct{ undo, on, how string }{

@@ -8,11 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 func TestWhatAMachineThatVanishedHadLockedIsFreeAfterALease(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, name := range []string{"advisory", "skiplocked"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

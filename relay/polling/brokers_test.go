@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -12,6 +13,7 @@ import (
 // Two relays of one destination with two brokers took turns, and each wrote where its own configuration said.
 func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	insert := func() { db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'k', '1')") }
 	idle := func() {

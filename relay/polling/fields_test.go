@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -19,6 +20,7 @@ import (
 // Whatever a column holds, in whatever encoding, the row is delivered or becomes a dead letter.
 func TestNoFieldStopsADestination(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for encoding, bad := range testdb.Encodings {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -29,6 +30,7 @@ func (s signal) Handle(context.Context, slog.Record) error {
 
 func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute})) // so that it has it until it gives it back
 
@@ -74,6 +76,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 
 func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	frozen := acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
 	link := frozen.lease.link

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -48,6 +49,7 @@ func (db database) fill(messages int) {
 // A script that hardens a database may enable row-level security on every table.
 func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	segment := "format('outbox.messages_%s', (date_part('epoch', now())::bigint / 600 + 4) % 8)"
 	for name, on := range map[string]string{
 		"the table": "'outbox.messages'",
@@ -217,6 +219,7 @@ func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
 // A detached segment is out of sight, whatever is in it: the cursor must not pass it.
 func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	segment := db.Value("SELECT (date_part('epoch', now())::bigint / 600 + 4) % 8")
 	attach := "ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_" + segment + " FOR VALUES IN (" + segment + ")"

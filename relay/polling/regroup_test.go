@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -61,6 +62,7 @@ func followSession(ctx context.Context, session relay.Session, deliver func(*rel
 
 func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	ctx := await.Context(t)
 	db.Exec(`CREATE TABLE aggregates (id integer PRIMARY KEY, n bigint NOT NULL DEFAULT 0) WITH (fillfactor = 50)`)

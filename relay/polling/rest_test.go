@@ -55,6 +55,7 @@ func receive(t *testing.T, from <-chan string) string {
 // whose notification is missed stays away.
 func TestNoMessageIsMissedWhileASessionGoesToRest(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	got := arrivals(t, db.source("d", SnapshotConfig{PollIdle: inVain}))
 	writer := db.Connect()

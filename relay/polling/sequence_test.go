@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -104,6 +105,7 @@ func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) 
 // believed it would take the next look for a sequence that was set back.
 func TestTheLastIDIsNeverReadAheadOfTheSequence(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	done := make(chan error, 1)
 	writer, reader := db.Connect(), db.Connect()

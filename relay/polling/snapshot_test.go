@@ -69,6 +69,7 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 
 func TestLargeMessagesComeInSmallBatches(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 500)`)
 	const pageBytes = 1 << 20

@@ -115,6 +115,7 @@ func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 
 // One transaction, larger than anything that is kept in memory. 1,000,000 rows with OUTBOX_REPLICATION_ROUNDS.
 func TestAHugeTransactionTakesLittleMemory(t *testing.T) {
+	servers.Long(t)
 	rows := 60_000
 	if rounds(t, 1) > 1 {
 		rows = 1_000_000

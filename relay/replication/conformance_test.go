@@ -21,6 +21,9 @@ func TestTheLogIsASource(t *testing.T) {
 		for _, way := range []string{"rows of the table, then the log", "rows of the log", "emitted messages"} {
 			t.Run(way, func(t *testing.T) {
 				t.Parallel()
+				if way != "rows of the log" {
+					servers.Long(t)
+				}
 				relaytest.RunSource(t, func(t *testing.T) relaytest.SourceHarness {
 					db := newDatabase(t, config)
 					if way != "rows of the table, then the log" {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -13,6 +14,7 @@ import (
 // table.
 func TestNoFieldStopsTheStream(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for encoding, bad := range testdb.Encodings {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()

@@ -7,12 +7,14 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // A database of its own and a cluster of its own: a slot waits for every transaction of the cluster.
 func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	l := newLedger()
 	w := startLoad(db, l, 4)

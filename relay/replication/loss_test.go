@@ -42,6 +42,7 @@ func (l *ledger) flows(t *testing.T, n int) {
 
 func TestASlotThatIsDroppedUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	l := newLedger()
 	w := startLoad(db, l, 4)
@@ -337,6 +338,7 @@ func committed(t *testing.T, db database, l *ledger) {
 
 func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	source, lines := db.source("d", Config{})
 	source.table.As("one")

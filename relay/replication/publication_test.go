@@ -44,6 +44,7 @@ const setPublication = "ALTER PUBLICATION outbox SET "
 
 func TestNothingIsLostThatThePublicationDidNotSend(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	for _, major := range []string{"14", "18"} {
 		for name, gap := range gaps {
 			if major == "14" && strings.Contains(name, "filtered") {
@@ -209,6 +210,7 @@ func TestWhatHidesNoInsertIsNoReasonToReadTheTable(t *testing.T) {
 
 func TestAPublicationThatIsChangedUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	l := newLedger()
 	w := startLoad(db, l, 4)

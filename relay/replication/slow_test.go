@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -15,6 +16,7 @@ import (
 // relays take it from each other, and neither begins to read. One that is lost to a busy machine is taken again.
 func TestAShortLeaseOutlastsTheStartOverASlowLine(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	db := newDatabase(t)
 	config := testdb.Distant(t, db.Config(), 150*time.Millisecond)
 	broker := relaytest.NewMemory()

@@ -73,6 +73,7 @@ func TestTheShopRuns(t *testing.T) {
 
 func TestTheBooksAgreeHoweverOftenServicesAreKilledAndMessagesRepeated(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	ctx := await.Context(t)
 	all := place{broker: servers.OwnNATS(t).URL(), say: func(string, ...any) {}, orders: servers.TestDatabase(t),
 		payments: servers.TestDatabase(t)}

@@ -106,6 +106,7 @@ func (b *stuck) Close() error { <-b.release; return nil }
 
 func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	ctx := await.Context(t)
 	conn, err := pgx.Connect(ctx, testdb.Installed(t).URL)
 	if err != nil {

@@ -272,6 +272,7 @@ func TestCommandsNameTheDatabase(t *testing.T) {
 // One page shows every database, the worst first, also one that can't be read, and each one's console leads to it.
 func TestThePageOfAllDatabases(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	shop, billing := installed(t), installed(t)
 	proxy, address := behind(t, billing.Config())
 	proxy.Refuse(true)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
@@ -36,6 +37,7 @@ func ofShop(name, table, url string) config.Destination {
 
 func TestTheVerdictOnATableThatExistsIsTheSameWhateverElseThereIs(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 	}))

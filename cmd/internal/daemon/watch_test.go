@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/relay"
@@ -25,6 +26,7 @@ import (
 // While the database hangs, probes are answered, by what the relay knows; and they are right again soon after.
 func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	t.Parallel()
+	servers.Long(t)
 	conn, err := pgx.Connect(t.Context(), testdb.Installed(t).URL)
 	if err != nil {
 		t.Fatal(err)
