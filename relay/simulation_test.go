@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, in make test 1,000, or 300 for the race detector")
+	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, make test 1,000, race detector 300")
 	simSeed  = flag.Uint64("sim.seed", 0, "run only this seed, with its transcript")
 )
 
