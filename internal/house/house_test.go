@@ -42,7 +42,7 @@ var directions = map[string][]string{
 	"route":              {"", "internal/template"},
 	"format":             {"", "route"},
 	"relay/around":       {"", "relay", "route"},
-	"relay/relaytest":    {"", "schema", "relay", "internal/await", "internal/check"},
+	"relay/relaytest":    {"", "schema", "relay", "internal/await", "internal/check", "internal/seed"},
 	"admin": {"", "schema", "mapping", "route", "internal/brokers", "internal/cursors", "internal/headers",
 		"internal/printed"},
 	"admin/verbs":     {"", "admin"},

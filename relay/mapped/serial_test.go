@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -198,11 +198,11 @@ func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 	var mu sync.Mutex
 	committed := make(map[string]bool)
 	for w := range writers {
-		conn := db.Connect()
+		conn, random := db.Connect(), seed.Rand(t)
 		wg.Go(func() {
 			for n := range each {
 				var rows []string
-				for i := range 1 + rand.N(15) {
+				for i := range 1 + random.IntN(15) {
 					rows = append(rows, fmt.Sprintf("%d/%d/%d", w, n, i))
 				}
 				end := "COMMIT"

@@ -4,23 +4,24 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/relay"
 )
 
 func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 	t.Parallel()
 	var a arena
+	random := seed.Rand(t)
 	for range 3 {
 		var kept []string
 		var want []string
 		for i := range 2000 {
-			text := fmt.Sprint(i, string(make([]byte, rand.IntN(2000))))
+			text := fmt.Sprint(i, string(make([]byte, random.IntN(2000))))
 			kept, want = append(kept, a.str([]byte(text))), append(want, text)
 		}
 		kept, want = append(kept, a.str(make([]byte, 3*blockSize))), append(want, string(make([]byte, 3*blockSize)))
@@ -41,9 +42,10 @@ func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 func TestAPageIsSortedWhateverItsOrderWas(t *testing.T) {
 	t.Parallel()
 	var pg page
+	random := seed.Rand(t)
 	for n := range 200 {
 		pg.reset()
-		for _, i := range rand.Perm(n) {
+		for _, i := range random.Perm(n) {
 			pg.deliveries = append(pg.deliveries, relay.Delivery{Message: outbox.Message{Position: int64(10 * i), Key: fmt.Sprint(i)}})
 		}
 		switch n % 4 { // else at random

@@ -3,11 +3,11 @@ package polling
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -64,19 +64,19 @@ func TestNoMessageIsMissedWhileASessionGoesToRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rests := 0
+	rests, random := 0, seed.Rand(t)
 	for range 150 {
-		burst := 1 + rand.IntN(30)
+		burst := 1 + random.IntN(30)
 		for range burst {
 			insert()
 		}
 		for range burst {
 			receive(t, got)
 		}
-		time.Sleep(time.Duration(3000+rand.IntN(3000)) * time.Microsecond) // restAbove is in the middle
+		time.Sleep(time.Duration(3000+random.IntN(3000)) * time.Microsecond) // restAbove is in the middle
 		insert()
 		receive(t, got)
-		if rand.IntN(5) == 0 {
+		if random.IntN(5) == 0 {
 			db.Await(restingSQL)
 			rests++
 		}

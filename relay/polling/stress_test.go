@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
@@ -77,7 +78,7 @@ func stress(t *testing.T, db database, rows int64, twoPhase bool) {
 	read := func(destination string, cfg SnapshotConfig, crash bool) {
 		r := &stressReader{
 			db: db, source: db.source(destination, cfg), to: checker.Destination(destination), crash: crash,
-			rand: rand.New(rand.NewPCG(rand.Uint64(), 1)),
+			rand: seed.Rand(db.T),
 		}
 		if destination == "crashing" {
 			r.source.minPage = 1 // read by pages as small as the batches
@@ -149,7 +150,7 @@ func (w *stressWriter) run(ctx context.Context, number int) error {
 		return err
 	}
 	defer dial.HangUp(conn)
-	random := rand.New(rand.NewPCG(rand.Uint64(), 2))
+	random := seed.Rand(w.db.T)
 	for i := 0; w.written.Load() < w.rows; i++ {
 		if err := w.transaction(ctx, conn, random, fmt.Sprintf("stress %d %d", number, i)); err != nil {
 			return err

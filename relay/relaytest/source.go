@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -744,9 +745,9 @@ func (c *sourceCase) concurrentWriters() {
 		return tx.Commit(c.ctx)
 	}
 	committed[end] = true
-	for i := range writers {
+	for range writers {
+		r := seed.Rand(c.T)
 		wg.Go(func() {
-			r := rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))
 			for range transactions {
 				if err := write(r); err != nil {
 					faults <- err

@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -132,8 +133,9 @@ func startLoad(db database, l *ledger, writers int) *load {
 }
 
 func (w *load) more(writers int) {
-	for i := range writers {
-		w.running.Go(func() { w.write(rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))) })
+	for range writers {
+		random := seed.Rand(w.db.T)
+		w.running.Go(func() { w.write(random) })
 	}
 }
 
