@@ -71,8 +71,9 @@ func TestADestinationIsPausedWhileAnotherFlows(t *testing.T) {
 	for n := range 5 {
 		d.event("orders", "a", n)
 	}
-	until(t, "the other one has all", func() bool {
-		return d.int(`SELECT coalesce(sum(delivered), 0) FROM outbox.cursors WHERE destination = 'other'`) == 5
+	until(t, "the other one has all, and this one a relay", func() bool {
+		return d.int(`SELECT coalesce(sum(delivered), 0) FROM outbox.cursors WHERE destination = 'other'`) == 5 &&
+			d.int(`SELECT count(*) FROM outbox.cursors WHERE destination = 'file' AND owner IS NOT NULL`) == 1
 	})
 	d.outbox("status").want(exitOK, "PAUSED", "file: paused by", "outbox resume file")
 	if n := d.count(); n != 0 {
