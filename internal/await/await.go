@@ -12,13 +12,13 @@ const (
 	Patience = 2 * time.Minute
 
 	pause = 5 * time.Millisecond
-	looks = int(Patience / pause)
+	looks = 1000
 	// farewell is what Context leaves a test of its package's time.
 	farewell = 20 * time.Second
 )
 
-// Until returns when condition returns true. It ends the test when it has looked for two minutes, in its own time: a
-// machine that stops, or is busy with other things, gives fewer looks. what names the condition.
+// Until returns when condition returns true. It ends the test after two minutes and a thousand looks: a machine that
+// stops, or is busy with other things, gives fewer looks. what names the condition.
 func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	UntilElse(t, condition, func() string { return what })
@@ -27,7 +27,8 @@ func Until(t testing.TB, what string, condition func() bool) {
 // UntilElse is Until for a condition that missing describes when it has been waited for in vain.
 func UntilElse(t testing.TB, condition func() bool, missing func() string) {
 	t.Helper()
-	for range looks {
+	began := time.Now()
+	for n := 0; n < looks || time.Since(began) < Patience; n++ {
 		if condition() {
 			return
 		}
