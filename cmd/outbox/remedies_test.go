@@ -70,6 +70,9 @@ destinations:
 				return found
 			}
 			until(t, "both are in the log", func() bool { return len(lines()) == 2 })
+			if c.source != "" {
+				until(t, "the relay has told of the table", func() bool { return d.int("SELECT count(*) FROM outbox.tables") == 1 })
+			}
 			healed.Store(true)
 			line := lines()[0]
 			for _, l := range lines() {
