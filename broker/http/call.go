@@ -23,6 +23,8 @@ type call struct {
 	broker *Broker
 	ready  chan int32 // messages that may be sent; has room for all; closed when every message is settled
 
+	gathering sync.Mutex // held by the worker that takes what is ready: the others leave it some for its batch
+
 	mu sync.Mutex
 	*inorder.Batch
 	abandoned error // why nothing more is sent in this call
@@ -47,19 +49,35 @@ func (c *call) hand() {
 func (c *call) work(ctx context.Context) {
 	var at rounds
 	defer at.close()
-	for i := range c.ready {
+	for {
+		group, more := c.next()
+		if !more {
+			return
+		}
 		if err := c.mayNotSend(ctx); err != nil {
-			c.settle(i, err)
+			c.settleAll(group, err)
 			continue
 		}
 		select {
 		case c.broker.slots <- struct{}{}:
-			c.deliver(ctx, &at, i)
+			c.deliver(ctx, &at, group)
 			<-c.broker.slots
 		case <-ctx.Done():
-			c.settle(i, outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx))))
+			c.settleAll(group, outbox.Unavailable(fmt.Errorf("http: not sent: %w", context.Cause(ctx))))
 		}
 	}
+}
+
+// next waits for what may be sent, and returns as much of it as fits into a request, which may be nothing. more is
+// false when every message of the call is settled.
+func (c *call) next() (group []int32, more bool) {
+	c.gathering.Lock()
+	defer c.gathering.Unlock()
+	i, more := <-c.ready
+	if !more || c.broker.cfg.Batch == 1 {
+		return []int32{i}, more
+	}
+	return c.gather(i), true
 }
 
 // mayNotSend returns why nothing may be sent at present.
@@ -110,19 +128,19 @@ func (c *call) gather(i int32) []int32 {
 	}
 }
 
-// deliver sends message i, in a batch with the others that fit, and settles what it has sent.
-func (c *call) deliver(ctx context.Context, at *rounds, i int32) {
+// deliver sends a group in one request, and settles it.
+func (c *call) deliver(ctx context.Context, at *rounds, group []int32) {
 	cfg := &c.broker.cfg
-	if cfg.Batch == 1 {
-		err := cfg.tooLarge(c.Messages[i])
-		if err == nil {
-			err = c.single(ctx, at, c.Messages[i])
-		}
-		c.settle(i, err)
-		return
-	}
-	if group := c.gather(i); len(group) > 0 {
+	switch {
+	case len(group) == 0:
+	case cfg.Batch > 1:
 		c.several(ctx, at, group)
+	default:
+		err := cfg.tooLarge(c.Messages[group[0]])
+		if err == nil {
+			err = c.single(ctx, at, c.Messages[group[0]])
+		}
+		c.settle(group[0], err)
 	}
 }
 
