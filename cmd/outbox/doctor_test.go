@@ -123,7 +123,7 @@ func TestACanaryTravelsTheWholeWay(t *testing.T) {
 	if got := d.delivered()["tweety"]; len(got) != 1 || !strings.Contains(got[0], "canary") {
 		t.Errorf("delivered: %q", got)
 	}
-	d.outbox("canary", "canaries", "--yes", "--wait", "1s").want(exitError, "file settled it", "elsewhere has not come to it")
+	d.outbox("canary", "canaries", "--yes", "--wait", "10s").want(exitError, "file settled it", "elsewhere has not come to it")
 	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'canary'`); n != 3 {
 		t.Errorf("%d rows in the audit", n)
 	}
