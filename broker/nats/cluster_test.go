@@ -142,12 +142,14 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 			c.start(leader)
 		}
 	})
-	// Members that were killed catch up and elect again: to read takes a leader that stays for a while.
-	got, err := s.read(patient(t))
+	// Members that were killed catch up and elect again: to read takes a leader that stays for a while, and what is asked
+	// of one that goes isn't answered.
+	var got []outbox.Message
 	await.Until(t, "the cluster can be read to the end", func() bool {
-		if err != nil {
-			got, err = s.read(patient(t))
-		}
+		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(30*time.Second))
+		defer cancel()
+		var err error
+		got, err = s.read(ctx)
 		return err == nil
 	})
 	// A repeat may be stored twice here: the window of repeats is of the leader's memory.
