@@ -30,7 +30,7 @@ type matrixEvent struct {
 
 // hostile are settings of a role or a database that change the text of values.
 var hostile = []string{"DateStyle = 'SQL, DMY'", "IntervalStyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -3",
-	"lc_monetary = 'C.UTF-8'", "xmloption = 'document'", "standard_conforming_strings = off", "search_path = nowhere, public",
+	"lc_monetary = 'POSIX'", "xmloption = 'document'", "standard_conforming_strings = off", "search_path = nowhere, public",
 	"array_nulls = off", "quote_all_identifiers = on"}
 
 // oddTimes are the ends of what PostgreSQL can store, and what lies beyond the years that texts usually have.
