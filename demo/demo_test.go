@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -240,13 +241,25 @@ func startDemo(t *testing.T, cfg Config) (process *exec.Cmd, rest func() string)
 func nothingLeft(t *testing.T, pid int) {
 	t.Helper()
 	await.Until(t, "no folder is left", func() bool { return len(leftovers(pid)) == 0 })
-	await.Until(t, "no process is left", func() bool {
+	await.Until(t, "no process is left", func() bool { return !strings.Contains(commandLines(t), "-"+strconv.Itoa(pid)+"-") })
+}
+
+// commandLines are those of all processes. Linux has them where there is no ps.
+func commandLines(t *testing.T) (all string) {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // the process may have ended
+		all += strings.ReplaceAll(string(line), "\x00", " ") + "\n"
+	}
+	if files == nil {
 		out, err := exec.Command("ps", "-A", "-o", "args=").Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return !strings.Contains(string(out), "-"+strconv.Itoa(pid)+"-")
-	})
+		all = string(out)
+	}
+	return all
 }
 
 func TestADemoThatIsKilledLeavesNothingBehind(t *testing.T) {
