@@ -142,8 +142,8 @@ func TestAClusterThatLosesLeadersLosesAndDisordersNothing(t *testing.T) {
 			c.start(leader)
 		}
 	})
-	// Members that were killed catch up and elect again: to read takes a leader that stays for a while, and what is asked
-	// of one that goes isn't answered.
+	// Members that were killed catch up and elect again: to read takes a leader that stays for a while, and one that
+	// goes doesn't answer.
 	var got []outbox.Message
 	await.Until(t, "the cluster can be read to the end", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), await.Expiry(30*time.Second))
