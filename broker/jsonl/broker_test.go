@@ -378,7 +378,7 @@ func appendForEver(path string) {
 }
 
 func TestAKilledRelayLosesNothing(t *testing.T) {
-	t.Parallel()
+	// Not parallel: a process that begins holds the locks of all files for a moment.
 	path := filepath.Join(t.TempDir(), "out.jsonl")
 	reported := killed(t, path)
 	open(t, path)
@@ -391,7 +391,7 @@ func TestAKilledRelayLosesNothing(t *testing.T) {
 }
 
 func TestAKilledRelayLosesNothingOfAnArchive(t *testing.T) {
-	t.Parallel()
+	// Not parallel: a process that begins holds the locks of all files for a moment.
 	dir := t.TempDir()
 	reported := killed(t, dir+"/")
 	if got := names(t, dir, "*.gz"); got[0] < 5 {
