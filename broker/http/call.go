@@ -74,8 +74,8 @@ func (c *call) next() (group []int32, more bool) {
 	c.gathering.Lock()
 	defer c.gathering.Unlock()
 	i, more := <-c.ready
-	if !more || c.broker.cfg.Batch == 1 {
-		return []int32{i}, more
+	if !more {
+		return nil, false
 	}
 	return c.gather(i), true
 }
@@ -130,17 +130,12 @@ func (c *call) gather(i int32) []int32 {
 
 // deliver sends a group in one request, and settles it.
 func (c *call) deliver(ctx context.Context, at *rounds, group []int32) {
-	cfg := &c.broker.cfg
 	switch {
 	case len(group) == 0:
-	case cfg.Batch > 1:
+	case c.broker.cfg.Batch > 1:
 		c.several(ctx, at, group)
 	default:
-		err := cfg.tooLarge(c.Messages[group[0]])
-		if err == nil {
-			err = c.single(ctx, at, c.Messages[group[0]])
-		}
-		c.settle(group[0], err)
+		c.settle(group[0], c.single(ctx, at, c.Messages[group[0]]))
 	}
 }
 

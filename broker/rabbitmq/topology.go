@@ -76,7 +76,9 @@ func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) e
 			return err
 		}
 		closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
-		err = f(ch)
+		if err = f(ch); err == nil {
+			return ch.Close()
+		}
 		if errors.Is(err, amqp091.ErrClosed) { // the answer was here before f had its next question
 			if said := <-closed; said != nil {
 				err = said
