@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/kafka"
+	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -64,7 +65,7 @@ func TestAMemberThatHasLostItsPartitionsCutsItsHandlersOffAndCommitsNothing(t *t
 	var calls atomic.Int64
 	consumer, err := kafka.NewConsumer(kafka.Config{Brokers: c.seeds}, kafka.ConsumerConfig{
 		Group: topic, Topics: []string{topic}, SessionTimeout: 6 * time.Second, CommitInterval: 20 * time.Millisecond,
-		Handling: consume.Config{DrainTimeout: brokertest.Patience},
+		Handling: consume.Config{DrainTimeout: await.Patience},
 	}, func(ctx context.Context, _ *outbox.Message) error {
 		if calls.Add(1) > 1 {
 			return nil

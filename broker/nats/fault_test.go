@@ -117,17 +117,8 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	p := testnet.New(t, server.Addr())
 	b := s.broker("nats://"+p.Addr(), nats.Config{AckTimeout: await.Expiry(300 * time.Millisecond)})
 	before, batch := messages(1, 1), messages(100, 10)
-	await.Until(t, "the server has stored the first of each key", func() bool {
-		brokertest.Deliver(patient(t), t, b, before) // makes a connection that is open
-		p.SwallowAnswers(true)
-		errs := b.Publish(patient(t), batch)
-		p.SwallowAnswers(false)
-		brokertest.CheckOutcomes(t, batch, errs)
-		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v", errs)
-		}
-		return strings.Contains(errs[0].Error(), "no acknowledgement") && len(s.storedIDs()) == 11
-	})
+	// The first of each key is in flight.
+	brokertest.LoseAnswers(t, b, p, before, batch, "no acknowledgement", func() bool { return len(s.storedIDs()) == 11 })
 	brokertest.Deliver(patient(t), t, b, batch)
 	checkOrder(t, batch, s.stored()[1:])
 }

@@ -212,7 +212,7 @@ func TestMoreRequestsAreUnderWayThanAConnectionTakes(t *testing.T) {
 		server.Stop()
 		serving.Wait()
 	})
-	b := open(t, listener.Addr().String(), pubsub.Config{Timeout: brokertest.Patience})
+	b := open(t, listener.Addr().String(), pubsub.Config{Timeout: await.Patience})
 	defer b.Close()
 	accepted(t, b.Publish(patient(t), brokertest.Messages("crowded", int(c.want), int(c.want))))
 }

@@ -84,17 +84,7 @@ func TestLostAnswersLeaveTheOutcomeUnknownAndARepeatIsRecognised(t *testing.T) {
 	p := testnet.New(t, server.Addr())
 	b := newBroker(t, p.Addr(), redis.Config{AckTimeout: await.Expiry(300 * time.Millisecond)})
 	before, batch := brokertest.Messages(stream, 1, 1), brokertest.Messages(stream, 100, 10)
-	await.Until(t, "the server has the messages", func() bool {
-		brokertest.Deliver(patient(t), t, b, before) // makes a connection that is open
-		p.SwallowAnswers(true)
-		errs := b.Publish(patient(t), batch)
-		p.SwallowAnswers(false)
-		brokertest.CheckOutcomes(t, batch, errs)
-		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v", errs)
-		}
-		return strings.Contains(errs[0].Error(), "outcome unknown") && c.XLen(patient(t), stream).Val() == 101
-	})
+	brokertest.LoseAnswers(t, b, p, before, batch, "outcome unknown", func() bool { return c.XLen(patient(t), stream).Val() == 101 })
 	brokertest.Deliver(patient(t), t, b, batch)
 	stored, err := read(patient(t), c, stream)
 	if err != nil || len(stored) != 101 {

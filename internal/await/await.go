@@ -13,7 +13,7 @@ const (
 
 	pause = 5 * time.Millisecond
 	looks = 1000
-	// farewell is what Context leaves a test of its package's time.
+	// farewell is what Deadline leaves a test of its package's time.
 	farewell = 20 * time.Second
 )
 
@@ -37,20 +37,26 @@ func UntilElse(t testing.TB, condition func() bool, missing func() string) {
 	t.Fatalf("waited in vain for: %s", missing())
 }
 
-// Context ends with t, or shortly before the time that go test gives the package, so that a test can tell what it has
-// waited for.
+// Context ends with t, before its cleanups, or at its [Deadline].
 func Context(t testing.TB) context.Context {
-	limited, ok := t.(interface{ Deadline() (time.Time, bool) })
-	if !ok {
+	at := Deadline(t)
+	if at.IsZero() {
 		return t.Context()
 	}
-	at, ok := limited.Deadline()
-	if !ok {
-		return t.Context()
-	}
-	ctx, cancel := context.WithDeadline(t.Context(), at.Add(-farewell))
+	ctx, cancel := context.WithDeadline(t.Context(), at)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Deadline is shortly before the end of the time that go test gives the package, so that a test can tell what it has
+// waited for; zero without such an end.
+func Deadline(t testing.TB) time.Time {
+	if limited, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if at, ok := limited.Deadline(); ok {
+			return at.Add(-farewell)
+		}
+	}
+	return time.Time{}
 }
 
 // Expiry is a limit that the test waits for to be exceeded. Nothing in the test may need it to be kept: on a busy

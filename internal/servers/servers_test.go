@@ -394,8 +394,7 @@ func natsCall(t *testing.T, addr, subject, payload string) string {
 	conn, err := net.Dial("tcp", addr)
 	must(t, err)
 	defer conn.Close()
-	patience, _ := await.Context(t).Deadline()
-	must(t, conn.SetDeadline(patience))
+	must(t, conn.SetDeadline(await.Deadline(t)))
 	fmt.Fprintf(conn, "CONNECT {\"verbose\":false}\r\nSUB inbox 1\r\nPUB %s inbox %d\r\n%s\r\n", subject, len(payload), payload)
 	lines := bufio.NewReader(conn)
 	for {

@@ -68,8 +68,7 @@ func hear(t *testing.T, conn net.Conn, text string) {
 
 func read(t *testing.T, conn net.Conn, bytes int) string {
 	t.Helper()
-	patience, _ := await.Context(t).Deadline()
-	if err := conn.SetReadDeadline(patience); err != nil {
+	if err := conn.SetReadDeadline(await.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, bytes)
@@ -82,8 +81,7 @@ func read(t *testing.T, conn net.Conn, bytes int) string {
 // broken waits for the end of conn.
 func broken(t *testing.T, conn net.Conn) {
 	t.Helper()
-	patience, _ := await.Context(t).Deadline()
-	if err := conn.SetReadDeadline(patience); err != nil {
+	if err := conn.SetReadDeadline(await.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {

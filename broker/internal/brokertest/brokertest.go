@@ -33,9 +33,6 @@ func Leaks(code int, known ...goleak.Option) int {
 	return 0
 }
 
-// Patience bounds what a test waits for. No test asserts that something is faster.
-const Patience = await.Patience
-
 // Patient returns the context of what must come.
 func Patient(t testing.TB) context.Context { return await.Context(t) }
 

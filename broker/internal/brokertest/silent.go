@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // Pinger is a broker as far as ClosesWhileItDials needs it.
@@ -17,7 +19,7 @@ type Pinger interface {
 }
 
 // ClosesWhileItDials checks that Close ends a Ping of a server that takes a connection and says nothing, and leaves no
-// connection. open makes the broker, whose timeouts have to be longer than Patience.
+// connection. open makes the broker, whose timeouts have to be longer than [await.Patience].
 func ClosesWhileItDials(t *testing.T, open func(address string) (Pinger, error)) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +54,7 @@ func ClosesWhileItDials(t *testing.T, open func(address string) (Pinger, error))
 	case <-patient.Done():
 		t.Fatal("Ping goes on after Close")
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {

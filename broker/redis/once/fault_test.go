@@ -107,6 +107,16 @@ func TestAClaimIsRenewedWhileItsHandlerRuns(t *testing.T) {
 	}
 }
 
+// untilCutOff is a handler that takes as long as it may.
+func untilCutOff(t *testing.T, ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-await.Context(t).Done():
+		return nil
+	}
+}
+
 func TestAHandlerWhoseClaimIsAnothersIsCutOff(t *testing.T) {
 	t.Parallel()
 	w := setup(t, servers.TestRedis(t).Addr(), once.Config{Lease: lease, Prefix: outbox.NewID().String() + ":"})
@@ -119,12 +129,7 @@ func TestAHandlerWhoseClaimIsAnothersIsCutOff(t *testing.T) {
 		if err := w.client.Set(ctx, keys[0], "somebody else", 0).Err(); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-await.Context(t).Done():
-			return nil
-		}
+		return untilCutOff(t, ctx)
 	})
 	if !errors.Is(err, once.ErrLost) || !outbox.IsUnavailable(err) {
 		t.Fatalf("%v", err)
@@ -173,12 +178,7 @@ func TestAnOutageIsAnErrorAndNoMessageIsSkipped(t *testing.T) {
 			if err := server.Freeze(); err != nil {
 				return err
 			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-await.Context(t).Done():
-				return nil
-			}
+			return untilCutOff(t, ctx)
 		})
 	}
 	if !errors.Is(err, once.ErrLost) || !outbox.IsUnavailable(err) {

@@ -137,9 +137,8 @@ func TestOfTooManyConnectionsTheOneThatHasWaitedLongestIsClosed(t *testing.T) {
 	busy := dial("GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	<-entered
 	slow := []net.Conn{dial(""), dial("GET / HTTP/1.1\r\nX: "), dial(""), dial("G")}
-	patience, _ := await.Context(t).Deadline()
 	for _, conn := range slow[:2] { // two too many
-		_ = conn.SetReadDeadline(patience)
+		_ = conn.SetReadDeadline(await.Deadline(t))
 		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a connection that has waited longest stays: %v", err)
 		}

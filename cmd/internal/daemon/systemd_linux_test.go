@@ -21,8 +21,7 @@ func TestSystemdIsToldOfStartLifeAndEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	patience, _ := await.Context(t).Deadline()
-	if err := socket.SetReadDeadline(patience); err != nil {
+	if err := socket.SetReadDeadline(await.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	heard := func() string {
