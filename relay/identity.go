@@ -74,6 +74,6 @@ func (l *loop) lookAt(broker Identifier) (known bool, err error) {
 		l.relay.cfg.Logger.Debug("it isn't known which broker this is", "destination", l.relay.cfg.Name, "error", err)
 		return false, nil
 	}
-	err = l.session.Recognize(l.work, names)
+	err = l.session.Recognize(l.statements, names)
 	return err == nil, err
 }

@@ -127,8 +127,10 @@ func (e *ended) Error() string { return fmt.Sprint("relay ended: ", e.err) }
 // serve runs one session. It returns *ended, or the error that broke the session; nothing of it runs any
 // more then.
 func (r *Relay) serve(ctx context.Context, session Session, state *tracker) error {
-	// Work outlives ctx by the drain; stop ends it.
+	// Work outlives ctx by the drain; stop ends it, and interrupt the statements.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	statements, interrupt := context.WithCancel(context.WithoutCancel(ctx))
+	defer interrupt()
 	core := r.cfg.core()
 	if source, ok := r.source.(Noting); ok && source.NotesFailures() {
 		core.HoldAfter = 0
@@ -149,6 +151,8 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		calls:   make(map[int]time.Time),
 		work:    work,
 		started: time.Now(),
+
+		statements: statements,
 	}
 	l.probe.pinger, _ = As[Pinger](r.broker)
 	l.recognition.identifier, _ = As[Identifier](r.broker)
@@ -156,6 +160,7 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	err := l.run(ctx)
 	stop(err)
 	l.closeIntake()
+	defer time.AfterFunc(r.cfg.Grace/2, interrupt).Stop()
 	hung := l.wait(ctx, err)
 	if hung != nil && l.left == nil {
 		l.leave() // what hangs may still be published, so the lease isn't given back
@@ -200,9 +205,13 @@ type loop struct {
 	most    []int             // messages in a call of each stripe, see publish
 	calls   map[int]time.Time // when the call of a stripe began that has not returned
 
-	work        context.Context // publishing, settling
+	work        context.Context // publishing
 	intake      context.Context // reading: ends first
 	closeIntake context.CancelFunc
+
+	// statements is for the session's other calls. It ends half of Grace after work does: a source that is interrupted
+	// in a statement loses the connection, and can't give the lease back.
+	statements context.Context
 }
 
 // event is the return of a call.
@@ -353,7 +362,7 @@ func (l *loop) start(r ready) {
 	l.publishAll(r.Publish)
 	if s := r.Settle; s != nil {
 		l.do("Session.Settle", func() func() {
-			err := l.session.Settle(l.work, *s)
+			err := l.session.Settle(l.statements, *s)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("%w: %w", errUnsettled, err))
@@ -368,7 +377,7 @@ func (l *loop) start(r ready) {
 	}
 	if r.Controls {
 		l.do("Session.Controls", func() func() {
-			controls, err := l.session.Controls(l.work)
+			controls, err := l.session.Controls(l.statements)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("read the controls: %w", err))
@@ -383,7 +392,7 @@ func (l *loop) start(r ready) {
 	}
 	if q := r.Lanes; q != nil {
 		l.do("Session.Lanes", func() func() {
-			lanes, next, err := l.session.Lanes(l.work, q.After, q.Limit)
+			lanes, next, err := l.session.Lanes(l.statements, q.After, q.Limit)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("list holds: %w", err))
@@ -395,7 +404,7 @@ func (l *loop) start(r ready) {
 	}
 	if q := r.Due; q != nil {
 		l.do("Session.Due", func() func() {
-			lanes, err := l.session.Due(l.work, *q)
+			lanes, err := l.session.Due(l.statements, *q)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("list holds that are due: %w", err))
@@ -425,9 +434,9 @@ const heldTogether = 200
 
 func (l *loop) held(q *heldQuery) ([][]Delivery, error) {
 	if s, ok := l.session.(Together); ok {
-		return s.HeldTogether(l.work, q.Lanes, q.Limit)
+		return s.HeldTogether(l.statements, q.Lanes, q.Limit)
 	}
-	held, err := l.session.Held(l.work, q.Lanes[0], q.Limit)
+	held, err := l.session.Held(l.statements, q.Lanes[0], q.Limit)
 	return [][]Delivery{held}, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,6 +339,59 @@ func TestASessionThatBreaksIsReplacedAndUnsettledMessagesAreRepeated(t *testing.
 				source.done(), broker.count())
 		}
 	})
+}
+
+// pondering is a source that takes a while to read what operators ask.
+type pondering struct {
+	*table
+	takes       time.Duration
+	interrupted atomic.Int32
+}
+
+func (p *pondering) Acquire(ctx context.Context) (Session, error) {
+	session, err := p.table.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ponderingSession{session.(*tableSession), p}, nil
+}
+
+type ponderingSession struct {
+	*tableSession
+	source *pondering
+}
+
+func (s *ponderingSession) Controls(ctx context.Context) (Controls, error) {
+	select {
+	case <-ctx.Done():
+		s.source.interrupted.Add(1)
+	case <-time.After(s.source.takes):
+	}
+	return Controls{}, ctx.Err()
+}
+
+// A relay whose broker was refused interrupted its own statements. That cost it the connection, so it didn't give the
+// lease back, and took it again at the next try: for minutes the destination's own relay didn't get it.
+func TestASessionThatBreaksLetsItsStatementsEnd(t *testing.T) {
+	for takes, interrupted := range map[time.Duration]bool{usualPause / 10: false, time.Hour: true} {
+		synctest.Test(t, func(t *testing.T) {
+			source := &pondering{table: newTable(1), takes: takes}
+			source.broker = "a"
+			stop := start(t, source, &named{name: "b"}, Config{})
+			time.Sleep(time.Minute)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			source.mu.Lock()
+			defer source.mu.Unlock()
+			if n := len(source.sessions); n < 5 {
+				t.Errorf("%d sessions in a minute", n)
+			}
+			if n := source.interrupted.Load(); n > 0 != interrupted {
+				t.Errorf("%d statements of %v were interrupted", n, takes)
+			}
+		})
+	}
 }
 
 func TestALeaseThatRunsOutEndsTheSessionBeforeAnythingMoreIsPublished(t *testing.T) {

@@ -354,6 +354,13 @@ var mutants = []mutant{
 		pkg:   "./relay/polling", run: "TestARelayWithAnotherBrokerDeliversNothing",
 	},
 	{
+		name:  "a session that breaks interrupts its statements",
+		file:  "relay/runner.go",
+		old:   "time.AfterFunc(r.cfg.Grace/2, interrupt)",
+		wrong: "time.AfterFunc(0, interrupt)",
+		pkg:   "./relay", run: "TestASessionThatBreaksLetsItsStatementsEnd",
+	},
+	{
 		name:  "a drain forgets what is in flight",
 		file:  "relay/runner.go",
 		old:   "			l.core.drain()\n			l.closeIntake()\n",
