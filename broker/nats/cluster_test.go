@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/child"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -28,7 +28,7 @@ type cluster struct {
 	path    string
 	configs []string
 	clients []string
-	running []*exec.Cmd
+	running []*child.Process
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -39,7 +39,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	const size = 3
-	c := &cluster{t: t, path: path, running: make([]*exec.Cmd, size)}
+	c := &cluster{t: t, path: path, running: make([]*child.Process, size)}
 	dir := t.TempDir()
 	addrs := freeAddresses(t, 2*size)
 	var routes []string
@@ -82,19 +82,21 @@ func freeAddresses(t *testing.T, n int) (addrs []string) {
 
 func (c *cluster) start(i int) {
 	c.t.Helper()
-	cmd := exec.Command(c.path, "-c", c.configs[i])
-	if err := cmd.Start(); err != nil {
+	process, err := child.Start(child.Command{Path: c.path, Args: []string{"-c", c.configs[i]}, LogFile: c.configs[i] + ".out"})
+	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.running[i] = cmd
+	c.running[i] = process
 }
 
 func (c *cluster) kill(i int) {
-	if cmd := c.running[i]; cmd != nil {
-		cmd.Process.Kill()
-		cmd.Wait()
-		c.running[i] = nil
+	if c.running[i] == nil {
+		return
 	}
+	if err := c.running[i].Kill(); err != nil {
+		c.t.Error(err)
+	}
+	c.running[i] = nil
 }
 
 // leader returns the server that leads s, -1 if none does.
