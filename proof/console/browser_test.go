@@ -49,7 +49,7 @@ func open(t *testing.T, token string) *browser {
 	// What chromedp says of events that it doesn't know is no trouble of the page.
 	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	t.Cleanup(cancel)
-	if at, limited := await.Context(t).Deadline(); limited {
+	if at := await.Deadline(t); !at.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, at)
 		t.Cleanup(cancel)
 	}
