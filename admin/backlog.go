@@ -3,35 +3,14 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/internal/headers"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
 )
-
-// countLimit is up to where things are counted one by one.
-const countLimit = 10_000
-
-// Count is a number of messages: exact, or an estimate once counting would cost too much.
-type Count struct {
-	N         int64 `json:"n"`
-	Estimated bool  `json:"estimated,omitempty"`
-}
-
-func (c Count) String() string {
-	if c.Estimated {
-		return "~" + printed.Number(c.N)
-	}
-	return printed.Number(c.N)
-}
-
-func (c Count) plus(d Count) Count { return Count{c.N + d.N, c.Estimated || d.Estimated} }
 
 // Backlog is what one cursor has not passed yet.
 type Backlog struct {
@@ -63,7 +42,7 @@ func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
 			return err
 		}
 		for _, c := range cursors {
-			b, err := c.backlog(ctx, tx)
+			b, err := backlog(ctx, tx, &c)
 			if err != nil {
 				return err
 			}
@@ -75,68 +54,6 @@ func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
 		return nil, fmt.Errorf("measure the backlog: %w", err)
 	}
 	return list, nil
-}
-
-// preferIndexes keeps the planner from reading whole segments, or all that an index has of a backlog:
-// statistics of segments are always out of date, and everything here ends after some rows. To plan a query for all
-// segments takes longer than to run it, so it is planned once for all cursors.
-func preferIndexes(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off;
-		SET LOCAL plan_cache_mode = force_generic_plan`)
-	return err
-}
-
-// cursor is a row of outbox.cursors with what the database's clock says about it.
-type cursor struct {
-	Destination string
-	Group       int
-	Groups      int
-	Epoch       int64
-	Owner       string
-	Live        bool
-	LeaseUntil  *time.Time // nil: never leased
-	Delivered   int64
-	State       string
-	StateSince  time.Time
-	LastError   string
-	LastErrorAt *time.Time
-	UpdatedAt   time.Time
-	Objective   int64 // microseconds
-	Foreign     bool  // written in another cluster, or in a history that was undone: it means nothing here
-
-	Prev   string     // pg_snapshot
-	First  string     // the oldest open window, or prev
-	LastID int64      // the last settled id in it
-	LastAt *time.Time // when that message was written; nil: unknown
-
-	Settings   string
-	SettingsAt time.Time
-
-	settings Settings
-}
-
-func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
-		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
-		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
-		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
-		       prev::text, coalesce(windows[1], prev)::text, CASE WHEN cardinality(windows) = 0 THEN 0 ELSE last_id END, last_at,
-		       settings::text, settings_at
-		FROM outbox.cursors ORDER BY destination, shard_group`)
-	if err != nil {
-		return nil, fmt.Errorf("read cursors: %w", err)
-	}
-	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
-	for i := range cursors {
-		if err == nil {
-			cursors[i].settings, err = parseSettings(cursors[i].Settings)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read cursors: %w", err)
-	}
-	return cursors, nil
 }
 
 // What is pending for a cursor: visible to this query, not in prev, and not at or before last_id in the
@@ -177,19 +94,9 @@ const pendingInWindow = `
 	SELECT coalesce((SELECT true FROM outbox.messages WHERE ` + inWindow + ` AND id > $3::bigint
 		AND shard BETWEEN $4::smallint AND $5::smallint ORDER BY xid DESC, id DESC LIMIT 1), false)`
 
-// reading is sql over the table that the cursor's destination reads.
-func (c *cursor) reading(sql string) string {
-	return schema.Reading(schema.MessagesOf(c.Destination), sql)
-}
-
-func (c *cursor) args() []any {
-	first, last := schema.Shards(c.Group, c.Groups)
-	return []any{c.Prev, c.First, c.LastID, first, last}
-}
-
 // backlog counts up to countLimit and estimates by ids beyond: rolled back transactions leave gaps, so
 // that the estimate is rather too high. The oldest is then at least as new as the message that was settled last.
-func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
+func backlog(ctx context.Context, tx pgx.Tx, c *cursor) (Backlog, error) {
 	b := Backlog{Destination: c.Destination, ShardGroup: c.Group}
 	failed := func(err error) (Backlog, error) {
 		return b, fmt.Errorf("count what is pending for %s: %w", c.Destination, err)
@@ -229,7 +136,7 @@ func (c *cursor) backlog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
 		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
 	}
 	if b.Pending.N > 0 && c.settings.filters() {
-		if err := c.narrow(ctx, tx, &b); err != nil {
+		if err := narrow(ctx, tx, c, &b); err != nil {
 			return failed(err)
 		}
 	}
@@ -246,7 +153,7 @@ const (
 // narrow leaves out of a backlog what the destination doesn't select. Where headers don't decide it looks at
 // everything that is counted. Otherwise it looks at a sample. What a sample lacks may wait nevertheless: so the backlog
 // isn't empty then, and its age is that of the oldest message, selected or not.
-func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
+func narrow(ctx context.Context, tx pgx.Tx, c *cursor, b *Backlog) error {
 	seen, wanted := int64(0), int64(0)
 	var oldest time.Time
 	look := func(sql string, args ...any) error {
@@ -314,18 +221,9 @@ func (c *cursor) narrow(ctx context.Context, tx pgx.Tx, b *Backlog) error {
 // decidingColumns are those that filters decide by, besides headers, and the age.
 const decidingColumns = ", topic, event_type, aggregate_type, content_type, created_at"
 
-// headersOf reads headers as a relay does; what it can't read decides nothing here.
-func headersOf(raw json.RawMessage) []outbox.Header {
-	if raw == nil {
-		return nil
-	}
-	list, _ := headers.Parse(string(raw))
-	return list
-}
-
 // waitsFor returns the segments that hold messages which the cursor has not passed; and those with so many of its
 // oldest window that it would take long to see that all are passed.
-func (c *cursor) waitsFor(ctx context.Context, tx pgx.Tx) ([]int, error) {
+func waitsFor(ctx context.Context, tx pgx.Tx, c *cursor) ([]int, error) {
 	of := "AND segment = s.n"
 	rows, err := tx.Query(ctx, c.reading(fmt.Sprintf(`
 		SELECT s.n FROM generate_series(0, $6::integer - 1) AS s (n)

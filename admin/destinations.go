@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // Dropped is what DropDestination removed, or would remove.
@@ -50,7 +52,7 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 				return fmt.Errorf("%w: relay %s delivers to it: take it out of that relay's configuration and restart "+
 					"it first", ErrInUse, c.Owner)
 			}
-			b, err := c.backlog(ctx, tx)
+			b, err := backlog(ctx, tx, c)
 			if err != nil {
 				return err
 			}
@@ -109,4 +111,24 @@ func refuseHolder(ctx context.Context, tx pgx.Tx, name string) error {
 	return fmt.Errorf("%w: relay %s delivered to it last and still has a session, frozen or cut off perhaps: it would make the "+
 		"destination anew and send everything once more. Stop it, or take the destination out of its configuration; if its "+
 		"host is gone, run: SELECT pg_terminate_backend(%d)", ErrInUse, owner, pid)
+}
+
+// dropSlot drops a destination's slot, which would keep the log forever, and its row. A slot is dropped at
+// once, whatever becomes of the transaction: so it comes last.
+func dropSlot(ctx context.Context, tx pgx.Tx, destination string, action Action) (slot string, err error) {
+	err = tx.QueryRow(ctx, `DELETE FROM outbox.slots WHERE destination = $1 RETURNING slot`, destination).Scan(&slot)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil || action.DryRun {
+		return slot, err
+	}
+	// One of another database or plugin only has the same name.
+	_, err = tx.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+		WHERE slot_name = $1 AND plugin = 'pgoutput' AND database = current_database()`, slot)
+	if sqlstate.Of(err) == "42501" {
+		return slot, fmt.Errorf("its replication slot can only be dropped by a role that may replicate: run this as one, "+
+			"or SELECT pg_drop_replication_slot('%s') first: %w", slot, err)
+	}
+	return slot, err
 }

@@ -21,31 +21,6 @@ import (
 // Masked stands for what isn't shown. It can't be written back: see [EditDead].
 const Masked = "***"
 
-// Original is what an edit can change of a message, as it was written.
-type Original struct {
-	Topic       string          `json:"topic"`
-	EventType   string          `json:"event_type,omitempty"`
-	ContentType string          `json:"content_type,omitempty"`
-	Headers     json.RawMessage `json:"headers,omitempty"` // as stored
-	Payload     []byte          `json:"payload,omitempty"` // only if asked for; base64 in JSON
-}
-
-func readOriginal(text string, payload []byte) (*Original, error) {
-	var stored struct {
-		Topic       string
-		EventType   *string `json:"event_type"`
-		ContentType *string `json:"content_type"`
-		Headers     *string
-	}
-	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
-		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
-	}
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
-		return nil, fmt.Errorf("read the original: %w", err)
-	}
-	return &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), storedJSON(stored.Headers), payload}, nil
-}
-
 // Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.
 type Edit struct {
 	Topic, EventType, ContentType *string            // nil leaves it; an empty type removes it

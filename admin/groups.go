@@ -42,7 +42,7 @@ func GroupDead(ctx context.Context, db DB, s Selection) (g DeadGroups, err error
 	if s.Blocked {
 		return g, fmt.Errorf("group dead letters: blocked messages are no dead letters yet")
 	}
-	if err := s.validate(""); err != nil {
+	if err := s.validate(); err != nil {
 		return g, err
 	}
 	const most = 200

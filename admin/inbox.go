@@ -148,7 +148,7 @@ func inboxConsumer(ctx context.Context, tx pgx.Tx, name string, cursors []cursor
 			continue
 		}
 		c.Stored = true
-		b, err := cursors[i].backlog(ctx, tx)
+		b, err := backlog(ctx, tx, &cursors[i])
 		if err != nil {
 			return c, err
 		}

@@ -130,13 +130,26 @@ func atOnce(ctx context.Context, db DB, verb BulkVerb, s Selection, max int64, a
 // nothing. A selection of nothing is no job.
 func Start(ctx context.Context, db DB, verb BulkVerb, s Selection, options JobOptions, action Action) (job Job, err error) {
 	if options.Job == 0 {
-		if err = s.validate(verb); err != nil {
+		if err = refuse(verb, s); err != nil {
 			return job, fmt.Errorf("%s: %w", verb, err)
 		}
 	}
 	return start(ctx, db, verb, s.Destination, "", options, action, func(tx pgx.Tx) (int64, error) {
 		return plan(ctx, tx, verb, s, options.Max, action)
 	})
+}
+
+// refuse reports why verb can't act on what s selects.
+func refuse(verb BulkVerb, s Selection) error {
+	switch {
+	case verb == BulkAcknowledge && s.Blocked:
+		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
+	case s.Discarded != (verb == BulkRestore):
+		return errors.New("what was discarded can be restored, and nothing else")
+	case s.Everything() && !s.All:
+		return errors.New("nothing is selected: name messages, a destination, a topic, a key or a reason, or say all")
+	}
+	return s.validate()
 }
 
 // start starts the job that plan has listed, or options.Job. plan returns 0 for nothing.

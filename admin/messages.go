@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,15 +102,6 @@ func (c *conditions) match(f MessageFilter) {
 	}
 }
 
-// texts are ids as statements take them.
-func texts(ids []outbox.ID) []string {
-	list := make([]string, len(ids))
-	for i, id := range ids {
-		list[i] = id.String()
-	}
-	return list
-}
-
 // MessageSearch is a search for messages.
 type MessageSearch struct {
 	MessageFilter
@@ -160,19 +152,6 @@ func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	m.CreatedAt, m.DeliverAt = value(created), value(deliver)
 	m.Headers = storedJSON(headers)
 	return m, err
-}
-
-// storedJSON is a JSON text as the database has it, or that text as a string if package json can't write it: it refuses
-// what is nested deeper than 10,000 levels, with all that is around it.
-func storedJSON(text *string) json.RawMessage {
-	if text == nil {
-		return nil
-	}
-	if raw := json.RawMessage(*text); json.Valid(raw) {
-		return raw
-	}
-	s, _ := json.Marshal(*text) // a string can be written
-	return s
 }
 
 // walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a
@@ -481,7 +460,7 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor,
 			if err != nil {
 				return err
 			}
-			a.State, err = c.became(ctx, tx, &l.Message, passed)
+			a.State, err = became(ctx, tx, &c, &l.Message, passed)
 			if err != nil {
 				return err
 			}
@@ -492,7 +471,7 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor,
 }
 
 // became is what a message is at a destination that has set nothing of it aside. Discarded ones are known for a day.
-func (c *cursor) became(ctx context.Context, tx pgx.Tx, m *Message, passed bool) (string, error) {
+func became(ctx context.Context, tx pgx.Tx, c *cursor, m *Message, passed bool) (string, error) {
 	selected := c.settings.wants(&outbox.Message{Topic: m.Topic, EventType: m.EventType, AggregateType: m.AggregateType,
 		ContentType: m.ContentType, Headers: headersOf(m.Headers)})
 	switch {
@@ -535,4 +514,13 @@ func MessagePlace(text string) (f MessageSearch, err error) {
 		return f, errors.New("want SEGMENT:TRANSACTION:POSITION, as the search before has it")
 	}
 	return f, nil
+}
+
+// Matches reports whether f selects a message that has left the table. The transaction of such a message is not known.
+func (f MessageFilter) Matches(m *outbox.Message) bool {
+	value, ok := m.Header(f.Header)
+	return (len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, m.ID)) &&
+		(f.Key == "" || m.OrderingKey() == f.Key) && (f.Topic == "" || m.Topic == f.Topic) &&
+		(f.Since.IsZero() || !m.CreatedAt.Before(f.Since)) && (f.Until.IsZero() || m.CreatedAt.Before(f.Until)) &&
+		(f.Header == "" || ok && (f.HeaderValue == "" || value == f.HeaderValue))
 }

@@ -165,9 +165,9 @@ func replayBounds(ctx context.Context, tx pgx.Tx, r Replay) (bounds []bound, err
 	return bounds, nil
 }
 
-// passed adds the condition that all destinations of the bounds have passed a row m of outbox.messages, as an
+// passedBy adds the condition that all destinations of the bounds have passed a row m of outbox.messages, as an
 // expression.
-func (c *conditions) passed(bounds []bound, destinations int) (expression string) {
+func passedBy(c *conditions, bounds []bound, destinations int) (expression string) {
 	first, last, prev := make([]int, len(bounds)), make([]int, len(bounds)), make([]string, len(bounds))
 	for i, b := range bounds {
 		first[i], last[i], prev[i] = b.First, b.Last, b.Prev
@@ -196,7 +196,7 @@ func planReplay(ctx context.Context, tx pgx.Tx, r Replay, most int64, action Act
 	}
 	where := conditions{"true", []any{id, r.both(), r.target()}}
 	where.match(r.Messages)
-	passed := where.passed(bounds, len(r.both()))
+	passed := passedBy(&where, bounds, len(r.both()))
 	// One walk over the messages: by page, range of transactions, topic and state.
 	var total, others int64
 	err = tx.QueryRow(ctx, `
@@ -350,7 +350,7 @@ func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent i
 	where := conditions{"m.xid BETWEEN r.first AND r.last AND m.id BETWEEN $4 AND $5",
 		[]any{r.id, of.target(), of.both(), max(page*replayPage, after+1), end, size, first, last}}
 	where.match(of.Messages)
-	where.text += " AND " + where.passed(bounds, len(of.both()))
+	where.text += " AND " + passedBy(&where, bounds, len(of.both()))
 	if err := preferIndexes(ctx, tx); err != nil {
 		return 0, 0, err
 	}

@@ -24,15 +24,6 @@ type Archived struct {
 	Messages iter.Seq2[*outbox.Message, error]
 }
 
-// Matches reports whether f selects a message that has left the table. The transaction of such a message is not known.
-func (f MessageFilter) Matches(m *outbox.Message) bool {
-	value, ok := m.Header(f.Header)
-	return (len(f.MessageIDs) == 0 || slices.Contains(f.MessageIDs, m.ID)) &&
-		(f.Key == "" || m.OrderingKey() == f.Key) && (f.Topic == "" || m.Topic == f.Topic) &&
-		(f.Since.IsZero() || !m.CreatedAt.Before(f.Since)) && (f.Until.IsZero() || m.CreatedAt.Before(f.Until)) &&
-		(f.Header == "" || ok && (f.HeaderValue == "" || value == f.HeaderValue))
-}
-
 // StartArchived is [StartReplay] for messages of an archive, which no other process can read: the job begins at once
 // and goes on while [FeedReplay] feeds it. A message is sent once, however often the archive has it. options.Job also
 // takes a job up whose feeding has ended too early.
@@ -53,7 +44,7 @@ func planArchived(ctx context.Context, tx pgx.Tx, r Replay, from Archived, most 
 		return 0, err
 	}
 	where := conditions{text: "true"}
-	passed := where.passed(bounds, len(r.both()))
+	passed := passedBy(&where, bounds, len(r.both()))
 	var beyond int64
 	err = tx.QueryRow(ctx, `SELECT coalesce(min(m.id), 9223372036854775806) FROM outbox.messages m WHERE NOT `+passed, where.args...).Scan(&beyond)
 	if err != nil {

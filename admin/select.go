@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,25 +42,16 @@ type Selection struct {
 	All bool
 }
 
-// validate refuses what verb can't act on; "" is a list.
-func (s Selection) validate(verb BulkVerb) error {
+// validate reports fields that contradict each other.
+func (s Selection) validate() error {
 	switch {
-	case verb == BulkAcknowledge && s.Blocked:
-		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
-	case verb != "" && s.Discarded != (verb == BulkRestore):
-		return errors.New("what was discarded can be restored, and nothing else")
 	case s.Blocked && s.Discarded:
 		return errors.New("what was discarded is blocked no more: leave one of both out")
-	case verb != "" && s.Everything() && !s.All:
-		return errors.New("nothing is selected: name messages, a destination, a topic, a key or a reason, or say all")
-	}
-	if s.Blocked && s.Reason != "" {
+	case s.Blocked && s.Reason != "":
 		return errors.New("blocked messages have no reason to select by: leave the reason out")
-	}
-	if s.Blocked && s.Fingerprint != "" {
+	case s.Blocked && s.Fingerprint != "":
 		return errors.New("blocked messages are in no group: leave the fingerprint out")
-	}
-	if s.Blocked && s.New {
+	case s.Blocked && s.New:
 		return errors.New("blocked messages can't be acknowledged: requeue or discard them")
 	}
 	return nil
@@ -119,25 +111,6 @@ func (s Selection) where() string {
 		dead += ` AND acknowledged_at IS NULL`
 	}
 	return dead
-}
-
-// readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has
-// its bytes in octal. A dead letter may be one because of a text that has no UTF-8 form.
-func readable(text string) string {
-	return `CASE WHEN getdatabaseencoding() = 'UTF8' OR ` + text + ` !~ E'[^\\x01-\\x7f]' THEN ` + text + `
-		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
-}
-
-// moment is a time that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
-func moment(sql string) string {
-	return "CASE WHEN " + sql + " BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 00:00Z' THEN " + sql + " END"
-}
-
-// readableJSON is a column of json or jsonb, as text; one that can't be sent as it is becomes a string of what is
-// readable.
-func readableJSON(column string) string {
-	text := column + "::text"
-	return `CASE WHEN ` + readable(text) + ` = ` + text + ` THEN ` + text + ` ELSE to_jsonb(` + readable(text) + `)::text END`
 }
 
 func (s Selection) args() []any {
@@ -228,17 +201,9 @@ type Page struct {
 	Payload bool
 }
 
-// pageSize is how many entries of a list are read: 100 unless told, at most 1000.
-func pageSize(limit int) int {
-	if limit <= 0 {
-		return 100
-	}
-	return min(limit, 1000)
-}
-
 // DeadLetters lists what s selects, by destination and position; an empty selection lists all.
 func DeadLetters(ctx context.Context, db DB, s Selection, page Page) ([]DeadLetter, error) {
-	if err := s.validate(""); err != nil {
+	if err := s.validate(); err != nil {
 		return nil, err
 	}
 	var list []DeadLetter
@@ -296,4 +261,29 @@ func deadLetters(ctx context.Context, tx pgx.Tx, s Selection, page Page) ([]Dead
 		d.MessageID, err = outbox.ParseID(id)
 		return d, err
 	})
+}
+
+// Original is what an edit can change of a message, as it was written.
+type Original struct {
+	Topic       string          `json:"topic"`
+	EventType   string          `json:"event_type,omitempty"`
+	ContentType string          `json:"content_type,omitempty"`
+	Headers     json.RawMessage `json:"headers,omitempty"` // as stored
+	Payload     []byte          `json:"payload,omitempty"` // only if asked for; base64 in JSON
+}
+
+func readOriginal(text string, payload []byte) (*Original, error) {
+	var stored struct {
+		Topic       string
+		EventType   *string `json:"event_type"`
+		ContentType *string `json:"content_type"`
+		Headers     *string
+	}
+	if strings.HasPrefix(text, `"`) { // it could be made readable only as a whole
+		return &Original{Headers: json.RawMessage(text), Payload: payload}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		return nil, fmt.Errorf("read the original: %w", err)
+	}
+	return &Original{stored.Topic, value(stored.EventType), value(stored.ContentType), storedJSON(stored.Headers), payload}, nil
 }

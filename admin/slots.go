@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/printed"
-	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
 // Slot is how a destination reads the write-ahead log.
@@ -159,24 +157,4 @@ func unreplicated(r *Report, _ *Destination, _ *Group) (Finding, bool) {
 			printed.Many(u.Sessions, "commit waits", "commits wait"), u.Names),
 		Advice: "start that standby again, or take it out of synchronous_standby_names (ALTER SYSTEM SET, then SELECT pg_reload_conf()), " +
 			"after which a failover to it can lose what was committed"}, u.Sessions > 0
-}
-
-// dropSlot drops a destination's slot, which would keep the log forever, and its row. A slot is dropped at
-// once, whatever becomes of the transaction: so it comes last.
-func dropSlot(ctx context.Context, tx pgx.Tx, destination string, action Action) (slot string, err error) {
-	err = tx.QueryRow(ctx, `DELETE FROM outbox.slots WHERE destination = $1 RETURNING slot`, destination).Scan(&slot)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
-	}
-	if err != nil || action.DryRun {
-		return slot, err
-	}
-	// One of another database or plugin only has the same name.
-	_, err = tx.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
-		WHERE slot_name = $1 AND plugin = 'pgoutput' AND database = current_database()`, slot)
-	if sqlstate.Of(err) == "42501" {
-		return slot, fmt.Errorf("its replication slot can only be dropped by a role that may replicate: run this as one, "+
-			"or SELECT pg_drop_replication_slot('%s') first: %w", slot, err)
-	}
-	return slot, err
 }

@@ -11,9 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
-	"github.com/pgoutbox/outbox/route"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -322,7 +320,7 @@ func status(ctx context.Context, db DB, own []OwnTable, alone bool) (*Report, er
 func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []cursor, own []OwnTable) error {
 	for i := range cursors {
 		c := &cursors[i]
-		b, err := c.backlog(ctx, tx)
+		b, err := backlog(ctx, tx, c)
 		if err != nil {
 			return err
 		}
@@ -378,7 +376,7 @@ func (r *Report) readWaiting(ctx context.Context, tx pgx.Tx) error {
 	}
 	const beginning = "1:1:" // as the table of cursors has it
 	c := cursor{Destination: "a destination", Groups: 1, Prev: beginning, First: beginning}
-	b, err := c.backlog(ctx, tx)
+	b, err := backlog(ctx, tx, &c)
 	r.Waiting, r.WaitingSince = b.Pending, b.Oldest
 	return err
 }
@@ -392,9 +390,6 @@ func (r *Report) destination(name string) *Destination {
 	}
 	return &r.Destinations[i]
 }
-
-// sampleLimit bounds how many holds and dead letters are counted.
-const sampleLimit = 100_000
 
 func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, fmt.Sprintf(`
@@ -533,7 +528,7 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []cursor) 
 		return fmt.Errorf("read segments: %w", err)
 	}
 	for i := range cursors {
-		needed, err := cursors[i].waitsFor(ctx, tx)
+		needed, err := waitsFor(ctx, tx, &cursors[i])
 		if err != nil {
 			return err
 		}
@@ -570,23 +565,6 @@ func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []cursor
 	})
 	r.Unselected = r.Unselected[:min(len(r.Unselected), 10)]
 	return nil
-}
-
-// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One
-// whose selection isn't known may.
-func (c *cursor) selectsTopic(topic, eventType string) bool {
-	if strings.HasPrefix(c.Destination, schema.InboxPrefix) {
-		return false
-	}
-	if c.settings.Selects == nil {
-		return true
-	}
-	f := *c.settings.Selects
-	f.Any = slices.Clone(f.Any)
-	for i := range f.Any { // what isn't known here may be so
-		f.Any[i] = route.Match{Topic: f.Any[i].Topic, EventType: f.Any[i].EventType}
-	}
-	return f.Wants(&outbox.Message{Topic: topic, EventType: eventType})
 }
 
 // readOpen finds writers by the lock that an INSERT takes and keeps until its transaction ends.
@@ -640,12 +618,4 @@ func earliest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// value is what p points to, or the zero value.
-func value[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

@@ -313,37 +313,3 @@ func (d *deadRows) anew() map[string]string {
 	}
 	return set
 }
-
-// countDead counts the dead letters of the destination's table. Those that are more than an operator has acknowledged
-// are new: all, where the outbox has no table for that.
-func (d *Destination) countDead(ctx context.Context, tx pgx.Tx, m mapping.Mapping, acknowledged bool) error {
-	rows, err := deadRowsOf(ctx, tx, d.Table.Strategy, m, false)
-	if err != nil {
-		return err
-	}
-	var known int64
-	var knownAt *time.Time
-	if acknowledged {
-		err = tx.QueryRow(ctx, `SELECT coalesce(sum(messages), 0)::bigint, max(acknowledged_at) FROM outbox.tables_acknowledged WHERE destination = $1`,
-			d.Name).Scan(&known, &knownAt)
-		if err != nil {
-			return err
-		}
-	}
-	var n int64
-	var since, newest *time.Time
-	var last string
-	err = tx.QueryRow(ctx, fmt.Sprintf(`
-		SELECT count(*), min(at) FILTER (WHERE at > coalesce($1, '-infinity'::timestamptz)), max(at),
-		       coalesce((array_agg(error ORDER BY at DESC NULLS LAST) FILTER (WHERE error IS NOT NULL))[1], '')
-		FROM (SELECT %s AS at, %s AS error FROM %s m WHERE %s LIMIT %d) s`,
-		rows.at(), rows.error(), rows.in.TableName(), rows.where, known+countLimit+1), knownAt).Scan(&n, &since, &newest, &last)
-	if err != nil {
-		return err
-	}
-	d.Dead = Dead{Messages: Count{n, n > known+countLimit}, New: Count{max(n-known, 0), n > known+countLimit}, Newest: value(newest)}
-	if d.Dead.New.N > 0 {
-		d.Dead.Since, d.Dead.LastError = value(since), last
-	}
-	return nil
-}

@@ -260,10 +260,3 @@ func (e *Examination) OnDatabase(name string) {
 		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
 	}
 }
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
