@@ -106,8 +106,8 @@ func explain(err error) error {
 	return err
 }
 
-// audit records an action. detail becomes a JSON object.
-func audit(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
+// record writes an action to the audit. detail becomes a JSON object.
+func record(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
 		VALUES ($1, $2, nullif($3, ''), $4, nullif($5, ''))`, schema.Storable(tx.Conn(), action.Actor), verb, destination, detail, schema.Storable(tx.Conn(), action.Reason))

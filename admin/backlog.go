@@ -135,7 +135,7 @@ func backlog(ctx context.Context, tx pgx.Tx, c *cursor) (Backlog, error) {
 		b.Pending.Estimated = true
 		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
 	}
-	if b.Pending.N > 0 && c.settings.filters() {
+	if b.Pending.N > 0 && c.Settings.filters() {
 		if err := narrow(ctx, tx, c, &b); err != nil {
 			return failed(err)
 		}
@@ -168,7 +168,7 @@ func narrow(ctx context.Context, tx pgx.Tx, c *cursor, b *Backlog) error {
 		_, err = pgx.ForEachRow(rows, into, func() error {
 			m.Headers = headersOf(storedJSON(text))
 			seen += n
-			if c.settings.wants(&m) {
+			if c.Settings.wants(&m) {
 				wanted += n
 				oldest = earliest(oldest, m.CreatedAt)
 			}
@@ -179,7 +179,7 @@ func narrow(ctx context.Context, tx pgx.Tx, c *cursor, b *Backlog) error {
 	columns := readable("topic") + ", " + readable("coalesce(event_type, '')") + ", " + readable("coalesce(aggregate_type, '')") + ", " +
 		readable("coalesce(content_type, '')")
 	each := columns + ", NULL::text, 1::bigint, " + moment("created_at")
-	if c.settings.byHeaders() {
+	if c.Settings.byHeaders() {
 		each = columns + ", CASE WHEN " + readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, " +
 			moment("created_at")
 	}
@@ -196,7 +196,7 @@ func narrow(ctx context.Context, tx pgx.Tx, c *cursor, b *Backlog) error {
 				WHERE shard BETWEEN $4::smallint AND $5::smallint AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)
 				  AND NOT (id <= $3::bigint AND pg_visible_in_snapshot(xid, $2::text::pg_snapshot))`, c.Prev, c.First, c.LastID, first, last, share)
 		}
-	case c.settings.byHeaders():
+	case c.Settings.byHeaders():
 		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
 			SELECT `+each+` FROM (SELECT *, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending) p
 			WHERE n %% greatest(total / %[5]d, 1) = 0`, fmt.Sprintf("LIMIT %d", countLimit+1), "", examined, decidingColumns+", headers", sampledRows),

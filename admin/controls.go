@@ -192,7 +192,7 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 		if !c.Until.IsZero() {
 			detail["until"] = c.Until
 		}
-		return audit(ctx, tx, action, verb, c.Destination, detail)
+		return record(ctx, tx, action, verb, c.Destination, detail)
 	})
 	return c, err
 }
@@ -211,7 +211,7 @@ func end(ctx context.Context, db DB, verb, where string, target Target, action A
 		if len(ended) == 0 {
 			return nothingToEnd(ctx, tx, target)
 		}
-		return audit(ctx, tx, action, verb, target.Destination, map[string]any{"ended": ended})
+		return record(ctx, tx, action, verb, target.Destination, map[string]any{"ended": ended})
 	})
 	return ended, err
 }

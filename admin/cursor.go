@@ -39,10 +39,10 @@ type cursor struct {
 	LastID int64      // the last settled id in it
 	LastAt *time.Time // when that message was written; nil: unknown
 
-	Settings   string
+	Stored     string // Settings as they are stored
 	SettingsAt time.Time
 
-	settings Settings
+	Settings Settings `db:"-"`
 }
 
 func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
@@ -60,7 +60,7 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
 	for i := range cursors {
 		if err == nil {
-			cursors[i].settings, err = parseSettings(cursors[i].Settings)
+			cursors[i].Settings, err = parseSettings(cursors[i].Stored)
 		}
 	}
 	if err != nil {
@@ -85,10 +85,10 @@ func (c *cursor) selectsTopic(topic, eventType string) bool {
 	if strings.HasPrefix(c.Destination, schema.InboxPrefix) {
 		return false
 	}
-	if c.settings.Selects == nil {
+	if c.Settings.Selects == nil {
 		return true
 	}
-	f := *c.settings.Selects
+	f := *c.Settings.Selects
 	f.Any = slices.Clone(f.Any)
 	for i := range f.Any { // what isn't known here may be so
 		f.Any[i] = route.Match{Topic: f.Any[i].Topic, EventType: f.Any[i].EventType}

@@ -75,7 +75,7 @@ func DropDestination(ctx context.Context, db DB, name string, action Action) (Dr
 		if out.Cursors+out.Holds+out.DeadLetters+out.Tables == 0 {
 			return fmt.Errorf("%w: there is no such destination", ErrNotFound)
 		}
-		err = audit(ctx, tx, action, "drop_destination", name, map[string]any{
+		err = record(ctx, tx, action, "drop_destination", name, map[string]any{
 			"cursors": out.Cursors, "pending": out.Pending.N, "holds": out.Holds, "dead_letters": out.DeadLetters})
 		if err != nil {
 			return err

@@ -354,7 +354,7 @@ func SendCanary(ctx context.Context, db DB, topic, key, destination string, pati
 			Scan(&at.xid, &at.id, &at.shard); err != nil {
 			return fmt.Errorf("find what was written: %w", err)
 		}
-		return audit(ctx, tx, action, "canary", destination, map[string]any{"topic": topic, "key": key})
+		return record(ctx, tx, action, "canary", destination, map[string]any{"topic": topic, "key": key})
 	})
 	switch {
 	case err != nil:

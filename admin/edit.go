@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -135,19 +134,6 @@ func mergePatch(target, patch any) any {
 	return result
 }
 
-// decodeJSON reads one value. Numbers keep all their digits.
-func decodeJSON(text []byte) (value any, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	if err := d.Decode(&value); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something follows the value")
-	}
-	return value, nil
-}
-
 func encodeJSON(value any) ([]byte, error) {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -182,7 +168,7 @@ func EditDead(ctx context.Context, db DB, s Selection, e Edit, action Action) (l
 		if err != nil {
 			return err
 		}
-		err = audit(ctx, tx, action, "edit", letter.Destination,
+		err = record(ctx, tx, action, "edit", letter.Destination,
 			map[string]any{"message_id": letter.MessageID, "position": letter.Position, "fields": e.fields()})
 		if err != nil {
 			return err
@@ -284,65 +270,4 @@ func headerText(headers []outbox.Header) (*string, error) {
 	}
 	text := "{" + strings.Join(members, ",") + "}"
 	return &text, nil
-}
-
-// Change is a difference between a message as it is and its original. Before or After is empty where there is none.
-type Change struct {
-	Field  string `json:"field"` // such as topic, header.traceparent, payload, or payload.order.total of JSON
-	Before string `json:"before,omitempty"`
-	After  string `json:"after,omitempty"`
-}
-
-// Changes lists the differences from the original, by field. Payloads are compared if they were asked for.
-func (d DeadLetter) Changes() (list []Change) {
-	if d.Original == nil {
-		return nil
-	}
-	before := map[string]string{"topic": d.Original.Topic, "event_type": d.Original.EventType, "content_type": d.Original.ContentType}
-	after := map[string]string{"topic": d.Topic, "event_type": d.EventType, "content_type": d.ContentType}
-	leaves(before, "header", d.Original.Headers, true)
-	leaves(after, "header", d.Headers, true)
-	_, wrong := decodeJSON(d.Original.Payload)
-	_, wrongNow := decodeJSON(d.Payload)
-	leaves(before, "payload", d.Original.Payload, wrong == nil && wrongNow == nil)
-	leaves(after, "payload", d.Payload, wrong == nil && wrongNow == nil)
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if before[name] != after[name] {
-			list = append(list, Change{name, before[name], after[name]})
-		}
-	}
-	return list
-}
-
-// leaves adds the values in a text of JSON by their paths, or the text as a whole.
-func leaves(to map[string]string, path string, text []byte, structured bool) {
-	value, err := decodeJSON(text)
-	if text != nil && (!structured || err != nil) {
-		to[path] = string(text)
-		return
-	}
-	var walk func(path string, value any)
-	walk = func(path string, value any) {
-		switch value := value.(type) {
-		case map[string]any:
-			for name, member := range value {
-				walk(path+"."+name, member)
-			}
-		case []any:
-			for i, member := range value {
-				walk(fmt.Sprintf("%s[%d]", path, i), member)
-			}
-		case string:
-			to[path] = value
-		case nil:
-			if text != nil {
-				to[path] = "null"
-			}
-		default:
-			to[path] = fmt.Sprint(value)
-		}
-	}
-	walk(path, value)
 }

@@ -51,7 +51,7 @@ func Handover(ctx context.Context, db DB, destination, to string, options Handov
 			return errors.New("it is not read with the strategy replication: set strategy: replication for it in the configuration of " +
 				"its relays and restart them; the one that takes over goes on where the table's reader stood")
 		}
-		if err := audit(ctx, tx, action, "handover", destination, map[string]any{"to": to, "abandoned": options.Abandon}); err != nil {
+		if err := record(ctx, tx, action, "handover", destination, map[string]any{"to": to, "abandoned": options.Abandon}); err != nil {
 			return err
 		}
 		if options.Abandon {

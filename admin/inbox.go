@@ -168,7 +168,7 @@ func SetInboxWindow(ctx context.Context, db DB, window time.Duration, action Act
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, action, "inbox_window", "", map[string]any{"window": window.String()})
+		return record(ctx, tx, action, "inbox_window", "", map[string]any{"window": window.String()})
 	})
 	if err != nil {
 		return fmt.Errorf("set the window of the inbox: %w", err)

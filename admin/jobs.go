@@ -299,7 +299,7 @@ func startPlanned(ctx context.Context, tx pgx.Tx, id int64, verb BulkVerb, desti
 	if err != nil {
 		return err
 	}
-	return audit(ctx, tx, action, string(verb), of, map[string]any{"job": id, "selection": selection, "messages": total, "groups": groups})
+	return record(ctx, tx, action, string(verb), of, map[string]any{"job": id, "selection": selection, "messages": total, "groups": groups})
 }
 
 func noJob(id int64) error {
@@ -637,7 +637,7 @@ func endJob(ctx context.Context, db DB, verb string, id int64, destination strin
 		if job, err = readJob(ctx, tx, id); err != nil {
 			return err
 		}
-		return audit(ctx, tx, action, verb, job.Destination, map[string]any{"job": id, "done": job.Done, "left": job.Left})
+		return record(ctx, tx, action, verb, job.Destination, map[string]any{"job": id, "done": job.Done, "left": job.Left})
 	})
 	if err != nil {
 		return Job{}, err

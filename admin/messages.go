@@ -472,7 +472,7 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []cursor,
 
 // became is what a message is at a destination that has set nothing of it aside. Discarded ones are known for a day.
 func became(ctx context.Context, tx pgx.Tx, c *cursor, m *Message, passed bool) (string, error) {
-	selected := c.settings.wants(&outbox.Message{Topic: m.Topic, EventType: m.EventType, AggregateType: m.AggregateType,
+	selected := c.Settings.wants(&outbox.Message{Topic: m.Topic, EventType: m.EventType, AggregateType: m.AggregateType,
 		ContentType: m.ContentType, Headers: headersOf(m.Headers)})
 	switch {
 	case !selected:
@@ -488,7 +488,7 @@ func became(ctx context.Context, tx pgx.Tx, c *cursor, m *Message, passed bool) 
 		return "", err
 	case discarded:
 		return AtDiscarded, nil
-	case c.settings.Selects == nil || c.settings.Drops || !recent || m.CreatedAt.Before(c.SettingsAt):
+	case c.Settings.Selects == nil || c.Settings.Drops || !recent || m.CreatedAt.Before(c.SettingsAt):
 		return AtPassed, nil
 	}
 	return AtDelivered, nil

@@ -47,7 +47,7 @@ func MoveDestination(ctx context.Context, db DB, name string, action Action) (Mo
 		if _, err := tx.Exec(ctx, sql, name); err != nil {
 			return err
 		}
-		return audit(ctx, tx, action, "move_destination", name, map[string]any{"from": out.From, "to": out.To})
+		return record(ctx, tx, action, "move_destination", name, map[string]any{"from": out.From, "to": out.To})
 	})
 	if err != nil {
 		return Moved{}, fmt.Errorf("move destination %s: %w", name, err)

@@ -144,7 +144,7 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, action Action) (
 		return nil, err
 	}
 	for _, r := range report {
-		if err := audit(ctx, tx, action, "rebase", r.Destination, map[string]any{"held": r.Held}); err != nil {
+		if err := record(ctx, tx, action, "rebase", r.Destination, map[string]any{"held": r.Held}); err != nil {
 			return nil, err
 		}
 	}

@@ -66,7 +66,7 @@ func Retry(ctx context.Context, db DB, target Target, action Action) (out Retrie
 		}
 		out.More = out.Keys == retryMost
 		detail := map[string]any{"topic": target.Topic, "key": target.Key, "keys": out.Keys}
-		return audit(ctx, tx, action, "retry", target.Destination, detail)
+		return record(ctx, tx, action, "retry", target.Destination, detail)
 	})
 	if err != nil {
 		return out, fmt.Errorf("retry %v: %w", target, err)

@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 
 	"github.com/jackc/pgx/v5"
 
@@ -103,3 +106,16 @@ func (c Count) plus(d Count) Count { return Count{c.N + d.N, c.Estimated || d.Es
 
 // sampleLimit bounds how many holds and dead letters are counted.
 const sampleLimit = 100_000
+
+// decodeJSON reads one value. Numbers keep all their digits.
+func decodeJSON(text []byte) (value any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&value); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the value")
+	}
+	return value, nil
+}

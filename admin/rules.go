@@ -223,7 +223,7 @@ func calm(r *Report, d *Destination) Finding {
 	}
 	for _, c := range d.Controls {
 		if c.Rate > 0 {
-			f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, at most %v messages a second %s", f.Cause, c.Rate, c.who()), ", ")
+			f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, at most %v messages a second %s", f.Cause, c.Rate, whose(c)), ", ")
 		}
 	}
 	return f
@@ -496,7 +496,7 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"}
 	switch c := d.throttleOf(); {
 	case c != nil:
-		f.Cause = fmt.Sprintf("throttled to %v/s %s: %s", c.Rate, c.who(), f.Cause)
+		f.Cause = fmt.Sprintf("throttled to %v/s %s: %s", c.Rate, whose(*c), f.Cause)
 		f.Advice, f.Next = "when the reason is gone", "outbox throttle "+shell.Word(d.Name)+" --rate 0"
 	case d.Rate > 0:
 		f.Cause = fmt.Sprintf("its relay's configuration allows %v/s (delivery.rate): %s", d.Rate, f.Cause)
@@ -598,7 +598,7 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 			f.Next = "outbox resume " + c.arguments()
 		}
 		f.Since = earliest(f.Since, c.Since)
-		causes = append(causes, what+" "+c.who())
+		causes = append(causes, what+" "+whose(c))
 	}
 	if more := len(causes) - 3; more > 0 {
 		causes = append(causes[:3], fmt.Sprintf("%d more, see: outbox controls", more))
@@ -611,8 +611,8 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 	return f, len(causes) > 0
 }
 
-// who tells by whom a control is, until when and why.
-func (c Control) who() string {
+// whose tells by whom a control is, until when and why.
+func whose(c Control) string {
 	text := "by " + c.Actor
 	if c.Until.IsZero() {
 		text += " until it is ended"

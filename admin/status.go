@@ -333,7 +333,7 @@ func (r *Report) readDestinations(ctx context.Context, tx pgx.Tx, cursors []curs
 		})
 		d.Pending = d.Pending.plus(b.Pending)
 		d.LagObjective = time.Duration(c.Objective) * time.Microsecond
-		d.Rate = c.settings.Rate
+		d.Rate = c.Settings.Rate
 		d.Delivered += c.Delivered
 		d.Oldest = earliest(d.Oldest, b.Oldest)
 	}

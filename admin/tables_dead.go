@@ -245,7 +245,7 @@ func actOnRows(ctx context.Context, db DB, verb string, s RowSelection, action A
 		if out.Rows, err = act(tx, d, where, args, out.Rows); err != nil {
 			return err
 		}
-		return audit(ctx, tx, action, verb, s.Destination, map[string]any{"table": out.Table, "selection": s, "rows": out.Rows})
+		return record(ctx, tx, action, verb, s.Destination, map[string]any{"table": out.Table, "selection": s, "rows": out.Rows})
 	})
 	if err != nil {
 		return RowOutcome{}, fmt.Errorf("%s: %w", strings.ReplaceAll(verb, "_", " "), err)

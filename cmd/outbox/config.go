@@ -138,7 +138,7 @@ be used.`,
 				return err
 			}
 			path, _ := a.configPath()
-			some := printed.Many(len(destinations(loaded.Config)), "destination", "destinations")
+			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
 			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil

@@ -74,7 +74,7 @@ func (a *app) limitMemory(cfg config.Config) {
 		return
 	}
 	limit := int64(25 << 20)
-	for _, d := range destinations(cfg) {
+	for _, d := range configured(cfg) {
 		group := 2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)
 		if kafka := d.Broker.Kafka; kafka != nil && kafka.ExactlyOnce {
 			group += 10 << 20 // it takes turns with four producers, which keep their buffers
@@ -84,8 +84,8 @@ func (a *app) limitMemory(cfg config.Config) {
 	debug.SetMemoryLimit(limit)
 }
 
-// destinations are those of all databases.
-func destinations(cfg config.Config) (all []config.Destination) {
+// configured are those of all databases.
+func configured(cfg config.Config) (all []config.Destination) {
 	for _, one := range cfg.All() {
 		all = append(all, one.Destinations...)
 	}
@@ -105,7 +105,7 @@ func (a *app) relay(ctx context.Context, cfg config.Config, sets []string) error
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	reloading.Go(func() { a.reloads(ctx, hangups, d, sets) })
-	if slices.ContainsFunc(destinations(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
+	if slices.ContainsFunc(configured(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
 		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 	}
 	return d.Run(ctx)

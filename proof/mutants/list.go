@@ -1048,7 +1048,7 @@ var mutants = []mutant{
 	{
 		name:  "a replay sends what was passed after it was listed",
 		file:  "admin/replay.go",
-		old:   `	where.text += " AND " + where.passed(bounds, len(of.both()))` + "\n",
+		old:   `	where.text += " AND " + passedBy(&where, bounds, len(of.both()))` + "\n",
 		wrong: "	_ = bounds\n",
 		pkg:   "./admin", run: "TestAReplayHoldsWhatTheDestinationHasPassedOnceMore",
 	},
@@ -1131,7 +1131,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "dead letters of a table are never new",
-		file:  "admin/tables_dead.go",
+		file:  "admin/tables.go",
 		old:   "New: Count{max(n-known, 0),",
 		wrong: "New: Count{0 * max(n-known, 0),",
 		pkg:   "./relay/mapped", run: "TestStatusTellsTheTruthAboutATableThatExists",

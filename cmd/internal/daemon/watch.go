@@ -206,8 +206,8 @@ func (w *watch) work(ctx context.Context) {
 	}
 }
 
-// health is the body of /healthz/destinations.
-type health struct {
+// healthPage is the body of /healthz/destinations.
+type healthPage struct {
 	Sentence string `json:"sentence"`
 	admin.Verdict
 	Age          float64                  `json:"age_seconds"` // of what is known from the database
@@ -216,12 +216,12 @@ type health struct {
 }
 
 // health is the verdict on what this relay delivers to, as it is now.
-func (w *watch) health() health {
+func (w *watch) health() healthPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
 	verdict, each := w.now(report, age).On(w.destinations)
-	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
+	return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
 
 // amended is the report on all destinations of the database as it is now, for the console.
