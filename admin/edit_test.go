@@ -12,13 +12,13 @@ func text(s string) *string { return &s }
 
 // fields are what an edit can change of the dead letters, the holds and the trash, as the database has them.
 func (d *database) fields() (s string) {
-	d.t.Helper()
-	err := d.QueryRow(d.t.Context(), `SELECT string_agg(concat_ws(' ', topic, event_type, content_type, headers::text, convert_from(payload, 'UTF8')), '; ')
+	d.T.Helper()
+	err := d.QueryRow(d.T.Context(), `SELECT string_agg(concat_ws(' ', topic, event_type, content_type, headers::text, convert_from(payload, 'UTF8')), '; ')
 		FROM (SELECT topic, event_type, content_type, headers, payload FROM outbox.dead_letters
 		UNION ALL SELECT topic, event_type, content_type, headers, payload FROM outbox.holds
 		UNION ALL SELECT topic, event_type, content_type, headers, payload FROM outbox.trash) m`).Scan(&s)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return s
 }
@@ -28,9 +28,9 @@ const asWritten = `orders {"a":"b"} {"n": 12345678901234567890, "keep": "<a>", "
 func editable(t *testing.T) (*database, Selection) {
 	t.Helper()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	d.dead("kafka", "a", 3)
-	d.exec(`UPDATE outbox.dead_letters SET payload = convert_to('{"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}', 'UTF8')`)
+	d.Cursor("kafka", "1 minute")
+	d.Dead("kafka", "a", 3)
+	d.MustExec(`UPDATE outbox.dead_letters SET payload = convert_to('{"n": 12345678901234567890, "keep": "<a>", "gone": 1, "in": {"x": 1}}', 'UTF8')`)
 	return d, Selection{Positions: []int64{3}, Destination: "kafka"}
 }
 
@@ -44,7 +44,7 @@ func TestAnEditChangesWhatIsNamedAndKeepsTheOriginal(t *testing.T) {
 	if l, err := EditDead(t.Context(), d.Conn, s, edit, dry); err != nil || l.Topic != "bills" || d.fields() != asWritten {
 		t.Errorf("a dry run found %+v, %v, and left %s", l, err, d.fields())
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.audit`); n != 0 {
+	if n := d.Int(`SELECT count(*) FROM outbox.audit`); n != 0 {
 		t.Errorf("a dry run left %d rows in the audit", n)
 	}
 	if _, err := EditDead(t.Context(), d.Conn, s, edit, anna); err != nil {
@@ -89,7 +89,7 @@ func TestTheOriginalSurvivesRequeueTrashAndABlockedLane(t *testing.T) {
 	}
 	kept := func(table string) {
 		t.Helper()
-		if n := d.int(`SELECT count(*) FROM outbox.` + table + ` WHERE topic = 'bills' AND original ->> 'topic' = 'orders' AND original_payload = payload`); n != 1 {
+		if n := d.Int(`SELECT count(*) FROM outbox.` + table + ` WHERE topic = 'bills' AND original ->> 'topic' = 'orders' AND original_payload = payload`); n != 1 {
 			t.Errorf("%s have %d letters with their original", table, n)
 		}
 	}
@@ -111,7 +111,7 @@ func TestTheOriginalSurvivesRequeueTrashAndABlockedLane(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept("holds")
-	d.exec(`UPDATE outbox.holds SET retry_at = 'infinity'`)
+	d.MustExec(`UPDATE outbox.holds SET retry_at = 'infinity'`)
 	blocked := s
 	blocked.Blocked = true
 	list, err := DeadLetters(t.Context(), d.Conn, blocked, Page{Payload: true})
@@ -127,7 +127,7 @@ func TestTheOriginalSurvivesRequeueTrashAndABlockedLane(t *testing.T) {
 func TestAnEditIsRefusedThatCouldNotBeMeant(t *testing.T) {
 	t.Parallel()
 	d, s := editable(t)
-	d.dead("other", "a", 3)
+	d.Dead("other", "a", 3)
 	for want, edit := range map[string]Edit{
 		"nothing is edited":           {},
 		"restore goes alone":          {Restore: true, Topic: text("t")},
@@ -151,7 +151,7 @@ func TestAnEditIsRefusedThatCouldNotBeMeant(t *testing.T) {
 		anna); !errors.Is(err, ErrNotFound) {
 		t.Errorf("none: %v", err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE original IS NOT NULL OR topic <> 'orders'`); n != 0 {
+	if n := d.Int(`SELECT count(*) FROM outbox.dead_letters WHERE original IS NOT NULL OR topic <> 'orders'`); n != 0 {
 		t.Errorf("%d are edited", n)
 	}
 }
@@ -162,7 +162,7 @@ func TestAViewerSeesThatALetterWasEditedWithoutItsPayloads(t *testing.T) {
 	if _, err := EditDead(t.Context(), d.Conn, s, Edit{Topic: text("bills"), Payload: []byte("new")}, anna); err != nil {
 		t.Fatal(err)
 	}
-	d.viewer()
+	d.Viewer()
 	list, err := DeadLetters(t.Context(), d.Conn, s, Page{})
 	if err != nil || len(list) != 1 || list[0].Original == nil || list[0].Original.Payload != nil || len(list[0].Changes()) != 1 {
 		t.Errorf("%+v, %v", list, err)
@@ -186,7 +186,7 @@ func TestADeadLetterWhoseHeadersCanNotBeReadIsMended(t *testing.T) {
 	t.Parallel()
 	d, s := editable(t)
 	const odd = `{"a":  "\u0000", "b": "c", "b": "\ud834"}`
-	d.exec(`UPDATE outbox.dead_letters SET headers = $1, payload = 'x'`, odd)
+	d.MustExec(`UPDATE outbox.dead_letters SET headers = $1, payload = 'x'`, odd)
 	l, err := EditDead(t.Context(), d.Conn, s, Edit{Headers: map[string]*string{"a": nil, "b": text("d")}}, anna)
 	if err != nil || d.fields() != `orders {"b":"d"} x` || l.Original == nil || string(l.Original.Headers) != odd {
 		t.Fatalf("it is %s, %+v, %v", d.fields(), l.Original, err)
@@ -225,7 +225,7 @@ func TestAnEditLeavesTheOtherHeadersAsTheyAreDelivered(t *testing.T) {
 		{`{"z": "\ud83d"}`, nil, `{"z": "\ud83d"}`},
 		{`[1,  2]`, nil, `[1,  2]`},
 	} {
-		d.exec(`UPDATE outbox.dead_letters SET headers = $1::text::json, topic = 'orders', original = NULL`, c.stored)
+		d.MustExec(`UPDATE outbox.dead_letters SET headers = $1::text::json, topic = 'orders', original = NULL`, c.stored)
 		_, err := EditDead(t.Context(), d.Conn, s, Edit{Topic: text("bills"), Headers: c.headers}, anna)
 		var got string
 		if err := d.QueryRow(t.Context(), `SELECT coalesce(headers::text, '') FROM outbox.dead_letters WHERE topic = 'bills' UNION ALL SELECT ''`).Scan(&got); err != nil {

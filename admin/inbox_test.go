@@ -14,14 +14,14 @@ func TestInboxStatusKnowsTablesAndConsumers(t *testing.T) {
 		i.Window != 7*24*time.Hour || i.Closed.IsZero() || i.Due {
 		t.Fatalf("%+v, %v", i, err)
 	}
-	d.exec(`SELECT outbox.receive('plain', gen_random_uuid())`)
-	d.exec(`UPDATE outbox.inbox_rotation SET current = 1, closed_at = NULL`)
-	d.exec(`SELECT outbox.receive_in_order('numbered', gen_random_uuid(), NULL, true, 't', 'k', 3, 'report', true, NULL)`)
+	d.MustExec(`SELECT outbox.receive('plain', gen_random_uuid())`)
+	d.MustExec(`UPDATE outbox.inbox_rotation SET current = 1, closed_at = NULL`)
+	d.MustExec(`SELECT outbox.receive_in_order('numbered', gen_random_uuid(), NULL, true, 't', 'k', 3, 'report', true, NULL)`)
 	for range 2 {
-		d.exec(`SELECT outbox.store('stored', gen_random_uuid(), NULL, true, 't', 'k', '', '', '', 'x', '', NULL)`)
+		d.MustExec(`SELECT outbox.store('stored', gen_random_uuid(), NULL, true, 't', 'k', '', '', '', 'x', '', NULL)`)
 	}
-	d.dead("inbox:stored", "k", 1)
-	d.held("inbox:stored", "k", 2, "infinity")
+	d.Dead("inbox:stored", "k", 1)
+	d.Held("inbox:stored", "k", 2, "infinity")
 	if i, err = InboxStatus(t.Context(), d.Conn); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestTheWindowOfTheInboxIsSetWithAnAudit(t *testing.T) {
 	if i, err := InboxStatus(t.Context(), d.Conn); err != nil || i.Window != 36*time.Hour {
 		t.Errorf("%+v, %v", i, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'inbox_window' AND actor = 'anna@example' AND detail ->> 'window' = '36h0m0s'`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'inbox_window' AND actor = 'anna@example' AND detail ->> 'window' = '36h0m0s'`); n != 1 {
 		t.Errorf("%d audit rows", n)
 	}
 	if err := SetInboxWindow(t.Context(), d.Conn, time.Millisecond, anna); err == nil {

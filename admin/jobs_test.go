@@ -18,42 +18,42 @@ import (
 
 // letters adds n dead letters of ten keys, with the positions 1 to n.
 func (d *database) letters(n int) {
-	d.t.Helper()
-	d.cursor("kafka", "1 minute")
-	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
+	d.T.Helper()
+	d.Cursor("kafka", "1 minute")
+	d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
 		SELECT 'kafka', 'k' || i % 10, i, gen_random_uuid(), 'orders', 'k' || i % 10, 1, 'secret', now(), 10, 'exhausted', 'no' FROM generate_series(1, $1) i`, n)
 }
 
 func (d *database) start(verb BulkVerb, o JobOptions) Job {
-	d.t.Helper()
-	job, err := Start(d.t.Context(), d.Conn, verb, Selection{Destination: "kafka"}, o, anna)
+	d.T.Helper()
+	job, err := Start(d.T.Context(), d.Conn, verb, Selection{Destination: "kafka"}, o, anna)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return job
 }
 
 func (d *database) job(id int64) Job {
-	d.t.Helper()
-	detail, err := ShowJob(d.t.Context(), d.Conn, id)
+	d.T.Helper()
+	detail, err := ShowJob(d.T.Context(), d.Conn, id)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return detail.Job
 }
 
 // due makes the next batch of a job due.
 func (d *database) due(id int64) {
-	d.t.Helper()
-	d.exec(`UPDATE outbox.jobs SET next_at = clock_timestamp() WHERE id = $1`, id)
+	d.T.Helper()
+	d.MustExec(`UPDATE outbox.jobs SET next_at = clock_timestamp() WHERE id = $1`, id)
 }
 
 // batch runs one.
 func (d *database) batch(id int64) {
-	d.t.Helper()
+	d.T.Helper()
 	d.due(id)
-	if worked, err := runNext(d.t.Context(), d.Conn, id); err != nil || !worked {
-		d.t.Fatalf("%v, %v", worked, err)
+	if worked, err := runNext(d.T.Context(), d.Conn, id); err != nil || !worked {
+		d.T.Fatalf("%v, %v", worked, err)
 	}
 }
 
@@ -68,13 +68,13 @@ func TestAJobActsOnWhatItsDryRunHasListed(t *testing.T) {
 		len(planned.Groups) != 1 || planned.Groups[0].N != 30 {
 		t.Fatalf("%+v, %v", planned, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.audit`); n != 0 {
+	if n := d.Int(`SELECT count(*) FROM outbox.audit`); n != 0 {
 		t.Errorf("%d rows in the audit", n)
 	}
 	// One has gone, one was sent and has died again, and one is new.
-	d.exec(`DELETE FROM outbox.dead_letters WHERE id = 1`)
-	d.exec(`UPDATE outbox.dead_letters SET dead_at = clock_timestamp() WHERE id = 2`)
-	d.dead("kafka", "new", 31)
+	d.MustExec(`DELETE FROM outbox.dead_letters WHERE id = 1`)
+	d.MustExec(`UPDATE outbox.dead_letters SET dead_at = clock_timestamp() WHERE id = 2`)
+	d.Dead("kafka", "new", 31)
 	for range 2 { // a second click
 		if _, err := Start(t.Context(), d.Conn, BulkRequeue, Selection{}, JobOptions{Job: planned.ID}, anna); err != nil {
 			t.Fatal(err)
@@ -84,13 +84,13 @@ func TestAJobActsOnWhatItsDryRunHasListed(t *testing.T) {
 	if err != nil || job.State != JobDone || job.Done != 28 || job.Skipped != 2 || job.Left != 0 || job.Note == "" || job.Ended.IsZero() {
 		t.Fatalf("%+v, %v", job, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds`); n != 28 {
+	if n := d.Int(`SELECT count(*) FROM outbox.holds`); n != 28 {
 		t.Errorf("%d holds", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE id IN (2, 31)`); n != 2 {
+	if n := d.Int(`SELECT count(*) FROM outbox.dead_letters WHERE id IN (2, 31)`); n != 2 {
 		t.Errorf("%d of 2 dead letters are left", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'requeue' AND actor = 'anna@example' AND (detail ->> 'messages')::int = 30`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'requeue' AND actor = 'anna@example' AND (detail ->> 'messages')::int = 30`); n != 1 {
 		t.Errorf("%d rows in the audit", n)
 	}
 	for verb, of := range map[BulkVerb]string{BulkDiscard: "", BulkRequeue: "nats"} {
@@ -112,20 +112,17 @@ func TestAnUndoBeforeAJobBeginsLeavesNoTrace(t *testing.T) {
 			if worked, err := runNext(t.Context(), d.Conn, 0); err != nil || worked || job.State != JobWaiting {
 				t.Fatalf("it has begun: %+v, %v", job, err)
 			}
-			if r := d.status(); len(r.Jobs) != 1 || r.Jobs[0].ID != job.ID {
-				t.Errorf("the status has the jobs %+v", r.Jobs)
-			}
 			undone, err := UndoJob(t.Context(), d.Conn, job.ID, "", anna)
 			if err != nil || undone.State != JobUndone || undone.Ended.IsZero() {
 				t.Fatalf("%+v, %v", undone, err)
 			}
-			if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE acknowledged_at IS NULL`); n != 3 {
+			if n := d.Int(`SELECT count(*) FROM outbox.dead_letters WHERE acknowledged_at IS NULL`); n != 3 {
 				t.Errorf("%d of 3 are as they were", n)
 			}
 			if _, err := UndoJob(t.Context(), d.Conn, job.ID, "", anna); err == nil {
 				t.Error("it was undone twice")
 			}
-			if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'undo_job'`); n != 1 {
+			if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'undo_job'`); n != 1 {
 				t.Errorf("%d rows in the audit", n)
 			}
 		})
@@ -139,14 +136,14 @@ func TestWhatWasDiscardedOrAcknowledgedIsTakenBack(t *testing.T) {
 			t.Parallel()
 			d := setup(t)
 			d.letters(1200)
-			d.exec(`CREATE TABLE before AS SELECT * FROM outbox.dead_letters`)
+			d.MustExec(`CREATE TABLE before AS SELECT * FROM outbox.dead_letters`)
 			job := d.start(verb, JobOptions{})
 			d.batch(job.ID)
 			d.batch(job.ID)
 			if job = d.job(job.ID); job.Done != 1000 || job.Left != 200 || job.State != JobRunning {
 				t.Fatalf("%+v", job)
 			}
-			if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE acknowledged_at IS NULL`); n != 200 {
+			if n := d.Int(`SELECT count(*) FROM outbox.dead_letters WHERE acknowledged_at IS NULL`); n != 200 {
 				t.Errorf("%d are as they were", n)
 			}
 			if _, err := UndoJob(t.Context(), d.Conn, job.ID, "", anna); err != nil {
@@ -156,11 +153,11 @@ func TestWhatWasDiscardedOrAcknowledgedIsTakenBack(t *testing.T) {
 			if err != nil || job.State != JobUndone || job.Done != 0 || job.Left != 0 {
 				t.Fatalf("%+v, %v", job, err)
 			}
-			if n := d.int(`SELECT count(*) FROM (SELECT b::text AS row FROM before b) b FULL JOIN (SELECT d::text AS row FROM outbox.dead_letters d) d USING (row)
+			if n := d.Int(`SELECT count(*) FROM (SELECT b::text AS row FROM before b) b FULL JOIN (SELECT d::text AS row FROM outbox.dead_letters d) d USING (row)
 				WHERE b.row IS NULL OR d.row IS NULL`); n != 0 {
 				t.Errorf("%d rows differ", n)
 			}
-			if n := d.int(`SELECT count(*) FROM outbox.trash`); n != 0 {
+			if n := d.Int(`SELECT count(*) FROM outbox.trash`); n != 0 {
 				t.Errorf("%d are in the trash", n)
 			}
 		})
@@ -171,8 +168,8 @@ func TestTheTrashIsListedAndRestoredFrom(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.letters(3)
-	d.held("kafka", "b", 6, "infinity")
-	d.held("kafka", "b", 7, "")
+	d.Held("kafka", "b", 6, "infinity")
+	d.Held("kafka", "b", 7, "")
 	for _, s := range []Selection{{Positions: []int64{2, 3}}, {Blocked: true, All: true}} {
 		if _, err := Discard(t.Context(), d.Conn, s, 0, anna); err != nil {
 			t.Fatal(err)
@@ -195,7 +192,7 @@ func TestTheTrashIsListedAndRestoredFrom(t *testing.T) {
 	if job, err := atOnce(t.Context(), d.Conn, BulkRestore, trash, 0, anna); err != nil || job.Done != 3 {
 		t.Fatalf("%+v, %v", job, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.dead_letters WHERE fingerprint <> ''`); n != 4 {
+	if n := d.Int(`SELECT count(*) FROM outbox.dead_letters WHERE fingerprint <> ''`); n != 4 {
 		t.Errorf("%d dead letters", n)
 	}
 	if job, err := Requeue(t.Context(), d.Conn, Selection{All: true}, 0, anna); err != nil || job.Done != 4 {
@@ -208,7 +205,7 @@ func TestAJobThatIsStoppedLeavesTheRest(t *testing.T) {
 	d := setup(t)
 	d.letters(1200)
 	for verb, end := range map[string]func(context.Context, DB, int64, string, Action) (Job, error){"stop": StopJob, "undo": UndoJob} {
-		left := d.int(`SELECT count(*) FROM outbox.dead_letters`)
+		left := d.Int(`SELECT count(*) FROM outbox.dead_letters`)
 		job := d.start(BulkRequeue, JobOptions{})
 		d.batch(job.ID)
 		job, err := end(t.Context(), d.Conn, job.ID, "kafka", anna)
@@ -218,7 +215,7 @@ func TestAJobThatIsStoppedLeavesTheRest(t *testing.T) {
 		if worked, err := runNext(t.Context(), d.Conn, 0); worked || err != nil {
 			t.Errorf("%s: it goes on: %v", verb, err)
 		}
-		if n := d.int(`SELECT count(*) FROM outbox.dead_letters`); n != left-job.Done {
+		if n := d.Int(`SELECT count(*) FROM outbox.dead_letters`); n != left-job.Done {
 			t.Errorf("%s: %d dead letters are left", verb, n)
 		}
 		if _, err := end(t.Context(), d.Conn, job.ID, "nats", anna); !errors.Is(err, ErrNotFound) {
@@ -237,7 +234,7 @@ func TestAJobKeepsItsRate(t *testing.T) {
 		t.Errorf("%+v", job)
 	}
 	// The next batch is due a second after this one.
-	if n := d.int(`SELECT count(*) FROM outbox.jobs WHERE next_at > begun_at + interval '900 ms'`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.jobs WHERE next_at > begun_at + interval '900 ms'`); n != 1 {
 		t.Error("the next batch is due at once")
 	}
 }
@@ -246,12 +243,12 @@ func TestAJobSkipsKeysThatAreBlocked(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.letters(20)
-	d.held("kafka", "k3", 100, "infinity")
+	d.Held("kafka", "k3", 100, "infinity")
 	job, err := Requeue(t.Context(), d.Conn, Selection{Destination: "kafka"}, 0, anna)
 	if err != nil || job.Done != 18 || job.Skipped != 2 || !strings.Contains(job.Note, "outbox dead ls --blocked") {
 		t.Errorf("%+v, %v", job, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE lane = 'k3' AND retry_at = 'infinity'`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.holds WHERE lane = 'k3' AND retry_at = 'infinity'`); n != 1 {
 		t.Error("the blocked lane is released")
 	}
 }
@@ -261,14 +258,14 @@ func TestAnErrorOfABatchIsNotedAndTheJobGoesOnLater(t *testing.T) {
 	d := setup(t)
 	d.letters(3)
 	job := d.start(BulkRequeue, JobOptions{})
-	d.exec(`ALTER TABLE outbox.holds RENAME TO elsewhere`)
+	d.MustExec(`ALTER TABLE outbox.holds RENAME TO elsewhere`)
 	if err := RunJobs(t.Context(), d.Conn); err == nil {
 		t.Error("no error")
 	}
 	if job = d.job(job.ID); !strings.Contains(job.Note, "outbox.holds") || job.State != JobWaiting || job.Done != 0 {
 		t.Errorf("%+v", job)
 	}
-	d.exec(`ALTER TABLE outbox.elsewhere RENAME TO holds`)
+	d.MustExec(`ALTER TABLE outbox.elsewhere RENAME TO holds`)
 	d.due(job.ID)
 	if err := RunJobs(t.Context(), d.Conn); err != nil {
 		t.Fatal(err)
@@ -295,7 +292,7 @@ func TestExecutorsThatDieAndOthersBesideThemDoNoHarm(t *testing.T) {
 	for range 3 {
 		all.Go(func() {
 			for {
-				conn, err := pgx.Connect(t.Context(), d.url)
+				conn, err := pgx.Connect(t.Context(), d.URL)
 				if err != nil {
 					t.Error(err)
 					return
@@ -308,7 +305,7 @@ func TestExecutorsThatDieAndOthersBesideThemDoNoHarm(t *testing.T) {
 			}
 		})
 	}
-	killer, relay := d.another(), d.another()
+	killer, relay := d.Another(), d.Another()
 	delivered := map[string][]int64{}
 	for n := 0; n < total; {
 		// What a relay would find due: heads, in the order of their lanes.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin/internal/admintest"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -21,43 +22,21 @@ import (
 const long = 5 * time.Minute // more than any search here takes
 
 func (d *database) find(f MessageSearch) FoundMessages {
-	d.t.Helper()
+	d.T.Helper()
 	if f.Within == 0 {
 		f.Within = long
 	}
-	found, err := FindMessages(d.t.Context(), d.Conn, f)
+	found, err := FindMessages(d.T.Context(), d.Conn, f)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return found
-}
-
-func messageID(t *testing.T, n int) outbox.ID {
-	t.Helper()
-	id, err := outbox.ParseID(fmt.Sprintf("00000000-0000-7000-8000-%012d", n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
-
-// messages writes n of them to two segments, by two transactions.
-func (d *database) messages(n int) {
-	d.t.Helper()
-	for half := range 2 {
-		d.exec(`INSERT INTO outbox.messages (message_id, topic, key, aggregate_id, payload, headers, created_at, segment)
-			SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 'topic-' || i % 3, CASE WHEN i % 2 = 0 THEN 'k' || i % 10 END, 'k' || i % 10, 'secret',
-			       jsonb_build_object('tenant', i % 5, 'traceparent', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'),
-			       '2026-05-01 12:00:00Z'::timestamptz + i * interval '1 second',
-			       (date_part('epoch', now())::bigint / 600 + $3) % 8
-			FROM generate_series($1::int, $2::int) i`, half*n/2+1, (half+1)*n/2, 7+half)
-	}
 }
 
 func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.messages(2 * walked * 2) // several steps of a search in each segment
+	d.Messages(2 * walked * 2) // several steps of a search in each segment
 	const n = 2 * walked * 2
 	minute := time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -66,21 +45,21 @@ func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 		first  int
 		limit  int
 	}{
-		"id":          {MessageFilter{MessageIDs: []outbox.ID{messageID(t, 77)}}, 1, 77, 0},
+		"id":          {MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, 77)}}, 1, 77, 0},
 		"key":         {MessageFilter{Key: "k3", Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 2, 103, 0},
 		"topic, time": {MessageFilter{Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 20, 118, 0},
 		"header":      {MessageFilter{Header: "tenant", HeaderValue: "4", Until: minute}, 12, 59, 0},
 		"any header":  {MessageFilter{Header: "tenant", Until: minute}, 59, 59, 0},
 		"no header":   {MessageFilter{Header: "colour"}, 0, 0, 0},
-		"transaction": {MessageFilter{Transaction: d.int(`SELECT xid::text::bigint FROM outbox.messages ORDER BY xid LIMIT 1`)}, 3, n / 2, 3},
-		"no id":       {MessageFilter{MessageIDs: []outbox.ID{messageID(t, n+1)}}, 0, 0, 0},
+		"transaction": {MessageFilter{Transaction: d.Int(`SELECT xid::text::bigint FROM outbox.messages ORDER BY xid LIMIT 1`)}, 3, n / 2, 3},
+		"no id":       {MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, n+1)}}, 0, 0, 0},
 	} {
 		for _, summarized := range []bool{false, true} {
 			if summarized {
-				d.exec(`VACUUM outbox.messages`)
+				d.MustExec(`VACUUM outbox.messages`)
 			}
 			found := d.find(MessageSearch{MessageFilter: c.filter, Limit: c.limit})
-			if len(found.Messages) != c.want || c.want > 0 && found.Messages[0].MessageID != messageID(t, c.first) {
+			if len(found.Messages) != c.want || c.want > 0 && found.Messages[0].MessageID != admintest.MessageID(t, c.first) {
 				t.Errorf("%s: %d found, the first %+v", name, len(found.Messages), append(found.Messages, Message{})[0])
 			}
 			if c.limit == 0 && (!found.Complete || found.Next != "" || found.Segments != schema.SegmentCount || found.Looked < 0) {
@@ -88,7 +67,7 @@ func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range d.find(MessageSearch{MessageFilter: MessageFilter{MessageIDs: []outbox.ID{messageID(t, 77)}}}).Messages {
+	for _, m := range d.find(MessageSearch{MessageFilter: MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, 77)}}}).Messages {
 		if m.Key != "k7" || m.Payload != nil || m.Transaction == "" || !strings.Contains(string(m.Headers), "tenant") {
 			t.Errorf("%+v", m)
 		}
@@ -101,12 +80,12 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 	for _, encoding := range []string{"UTF8", "LATIN1"} {
 		db := testdb.New(t).NewEncoded(encoding)
 		db.Install()
-		d := &database{t: t, url: db.URL, Conn: db.Connect()}
+		d := &database{&admintest.Database{T: t, URL: db.URL, Conn: db.Connect()}}
 		for _, headers := range []string{`{"tenant": "7"}`, `{"tenant": "7", "a": "\u0000"}`, `{"tenant": "7", "a": "\ud834"}`, `{"\u0000": "7"}`,
 			`{"tenant": "6", "tenant": "\u0037", "n": 1e1000000}`, `{"tenant": null}`, `["tenant"]`, `"tenant"`, `{"tenant": [7]}`, `{"tenant": "\u20ac"}`} {
-			d.exec(`INSERT INTO outbox.messages (topic, headers) VALUES ('t', $1)`, headers)
+			d.MustExec(`INSERT INTO outbox.messages (topic, headers) VALUES ('t', $1)`, headers)
 		}
-		d.exec(`DROP PUBLICATION everything`)      // messages are deleted
+		d.MustExec(`DROP PUBLICATION everything`)  // messages are deleted
 		for low, high := 1, 1<<20; high-low > 1; { // as deep as the server takes
 			depth := (low + high) / 2
 			_, err := d.Exec(t.Context(), `INSERT INTO outbox.messages (topic, headers) VALUES ('deep', $1)`,
@@ -116,7 +95,7 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 			} else {
 				high = depth
 			}
-			d.exec(`DELETE FROM outbox.messages WHERE topic = 'deep' AND id < (SELECT max(id) FROM outbox.messages)`)
+			d.MustExec(`DELETE FROM outbox.messages WHERE topic = 'deep' AND id < (SELECT max(id) FROM outbox.messages)`)
 		}
 		euro := map[string]int{"UTF8": 1}[encoding]
 		for value, want := range map[string]int{"": 4 + euro, "7": 2, // and not the deep one
@@ -142,7 +121,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const n = 4 * walked
-	d.messages(n)
+	d.Messages(n)
 	for name, f := range map[string]MessageSearch{"walk": {Limit: 1000}, "index": {MessageFilter: MessageFilter{Key: "k3"}, Limit: 700}} {
 		want, seen := n, map[string]bool{}
 		if f.Key != "" {
@@ -170,13 +149,13 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 		}
 	}
 	// A search whose time is over tells where it stands, and the transaction goes on.
-	d.exec(`BEGIN; LOCK TABLE outbox.messages IN ACCESS EXCLUSIVE MODE`)
-	other := database{t: t, url: d.url, Conn: d.another()}
+	d.MustExec(`BEGIN; LOCK TABLE outbox.messages IN ACCESS EXCLUSIVE MODE`)
+	other := database{&admintest.Database{T: t, URL: d.URL, Conn: d.Another()}}
 	found := other.find(MessageSearch{MessageFilter: MessageFilter{Topic: "topic-1"}, Within: await.Expiry(100 * time.Millisecond)})
 	if found.Complete || found.Next == "" || len(found.Messages) != 0 {
 		t.Errorf("%+v", found)
 	}
-	d.exec(`COMMIT`)
+	d.MustExec(`COMMIT`)
 	if _, err := MessagePlace("9:1:1"); err == nil {
 		t.Error("a segment that doesn't exist is a place")
 	}
@@ -185,18 +164,18 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 func TestOneMessagesLifeIsShown(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.messages(10)
+	d.Messages(10)
 	for _, name := range []string{"passes", "waits", "holds", "blocks", "buries", "inbox:c"} {
-		d.cursor(name, "1 minute")
+		d.Cursor(name, "1 minute")
 	}
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination <> 'waits'`)
-	position := d.int(`SELECT id FROM outbox.messages WHERE message_id = $1`, messageID(t, 3).String())
-	d.exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, retry_at, error)
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination <> 'waits'`)
+	position := d.Int(`SELECT id FROM outbox.messages WHERE message_id = $1`, admintest.MessageID(t, 3).String())
+	d.MustExec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, retry_at, error)
 		SELECT x, 'k3', $1::bigint, $2::text::uuid, 'topic-0', 'k3', 1, 'secret', now(), 2, u::timestamptz, 'no' FROM (VALUES ('holds', '2100-01-01'), ('blocks', 'infinity')) v (x, u)`,
-		position, messageID(t, 3).String())
-	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
-		VALUES ('buries', 'k3', $1::bigint, $2::text::uuid, 'topic-0', 'k3', 1, 'secret', now(), 10, 'exhausted', 'never')`, position, messageID(t, 3).String())
-	lives, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), true)
+		position, admintest.MessageID(t, 3).String())
+	d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at, attempts, reason, error)
+		VALUES ('buries', 'k3', $1::bigint, $2::text::uuid, 'topic-0', 'k3', 1, 'secret', now(), 10, 'exhausted', 'never')`, position, admintest.MessageID(t, 3).String())
+	lives, err := ShowMessage(t.Context(), d.Conn, admintest.MessageID(t, 3), true)
 	if err != nil || len(lives) != 1 {
 		t.Fatalf("%+v, %v", lives, err)
 	}
@@ -214,12 +193,12 @@ func TestOneMessagesLifeIsShown(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	// Without its row a message is known by what is set aside.
-	d.exec(`TRUNCATE outbox.messages`)
-	if lives, err = ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 ||
+	d.MustExec(`TRUNCATE outbox.messages`)
+	if lives, err = ShowMessage(t.Context(), d.Conn, admintest.MessageID(t, 3), false); err != nil || len(lives) != 1 ||
 		lives[0].Segment != -1 || lives[0].Payload != nil {
 		t.Errorf("%+v, %v", lives, err)
 	}
-	if _, err = ShowMessage(t.Context(), d.Conn, messageID(t, 4), false); !errors.Is(err, ErrNotFound) {
+	if _, err = ShowMessage(t.Context(), d.Conn, admintest.MessageID(t, 4), false); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }
@@ -227,15 +206,15 @@ func TestOneMessagesLifeIsShown(t *testing.T) {
 func TestViewersFindAndSeeMessagesWithoutPayloads(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.messages(10)
-	d.viewer()
+	d.Messages(10)
+	d.Viewer()
 	if found := d.find(MessageSearch{MessageFilter: MessageFilter{Key: "k3"}}); len(found.Messages) != 1 {
 		t.Errorf("%+v", found)
 	}
-	if lives, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), false); err != nil || len(lives) != 1 {
+	if lives, err := ShowMessage(t.Context(), d.Conn, admintest.MessageID(t, 3), false); err != nil || len(lives) != 1 {
 		t.Errorf("%+v, %v", lives, err)
 	}
-	if _, err := ShowMessage(t.Context(), d.Conn, messageID(t, 3), true); err == nil {
+	if _, err := ShowMessage(t.Context(), d.Conn, admintest.MessageID(t, 3), true); err == nil {
 		t.Error("a viewer was given a payload")
 	}
 }
@@ -246,18 +225,18 @@ func TestAKeyIsNotLookedForInTheOrderOfAll(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	d := setup(t)
-	d.exec(`INSERT INTO outbox.messages (topic, key, payload, segment) SELECT 'users', 'user-' || i % 1000, '{"n":1}', 3
+	d.MustExec(`INSERT INTO outbox.messages (topic, key, payload, segment) SELECT 'users', 'user-' || i % 1000, '{"n":1}', 3
 		FROM generate_series(1, 100000) i`)
-	d.exec(`VACUUM ANALYZE outbox.messages`)
+	d.MustExec(`VACUUM ANALYZE outbox.messages`)
 	read := func() int64 {
-		if d.int(`SELECT current_setting('server_version_num')::int`) >= 150_000 {
-			d.exec(`SELECT pg_stat_force_next_flush()`)
+		if d.Int(`SELECT current_setting('server_version_num')::int`) >= 150_000 {
+			d.MustExec(`SELECT pg_stat_force_next_flush()`)
 		} else { // it tells its statistics every half second
 			time.Sleep(600 * time.Millisecond) // the half second
-			d.exec(`SELECT 1`)
+			d.MustExec(`SELECT 1`)
 			time.Sleep(600 * time.Millisecond) // on the way to the collector
 		}
-		return d.int(`SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'messages_3_xid_id_shard_idx'`)
+		return d.Int(`SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'messages_3_xid_id_shard_idx'`)
 	}
 	before := read()
 	for key, want := range map[string]int{"absent": 0, "user-7": 50} {
@@ -283,12 +262,12 @@ func TestAMessageIsFoundAmongMany(t *testing.T) {
 	}
 	d := setup(t)
 	for segment := range schema.SegmentCount {
-		d.exec(`INSERT INTO outbox.messages (message_id, topic, key, payload, headers, segment)
+		d.MustExec(`INSERT INTO outbox.messages (message_id, topic, key, payload, headers, segment)
 			SELECT gen_random_uuid(), 'topic-' || i % 20, 'key-' || i % ($1::int / 10), convert_to(repeat('x', 200), 'UTF8'),
 				'{"tenant": "a"}', $2::int
 			FROM generate_series(1, $1::int / $3::int) i`, n, segment, schema.SegmentCount)
 	}
-	d.exec(`VACUUM ANALYZE outbox.messages`)
+	d.MustExec(`VACUUM ANALYZE outbox.messages`)
 	var text string
 	if err := d.QueryRow(t.Context(), `SELECT message_id::text FROM outbox.messages OFFSET $1 LIMIT 1`, n/3).Scan(&text); err != nil {
 		t.Fatal(err)
@@ -297,7 +276,7 @@ func TestAMessageIsFoundAmongMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	absent := messageID(t, 1)
+	absent := admintest.MessageID(t, 1)
 	for name, c := range map[string]struct {
 		filter MessageFilter
 		want   int
@@ -328,21 +307,13 @@ func TestAMessageIsFoundAmongMany(t *testing.T) {
 func TestMessagesAndHoldsOfAnyTimeAreShown(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	for i, at := range []string{"infinity", "-infinity", "20000-01-01", "0044-03-15 BC"} {
-		d.exec(`INSERT INTO outbox.messages (message_id, topic, created_at, deliver_at) VALUES ($1::text::uuid, 'odd', $2::text::timestamptz, $2::text::timestamptz)`,
-			messageID(t, i).String(), at)
-		d.held("kafka", at, int64(i), "2100-01-01")
-		d.exec(`UPDATE outbox.holds SET created_at = lane::timestamptz, deliver_at = lane::timestamptz`)
-	}
+	d.Cursor("kafka", "1 minute")
+	d.OddTimes("kafka")
 	found := d.find(MessageSearch{MessageFilter: MessageFilter{Topic: "odd"}})
 	if len(found.Messages) != 4 {
 		t.Errorf("%d messages are found", len(found.Messages))
 	}
 	if _, err := json.Marshal(found); err != nil {
-		t.Error(err)
-	}
-	if _, err := json.Marshal(d.status()); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,18 +10,18 @@ func TestARebaseOfPublishedRowsThatAreThereTwiceSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	const row = `INSERT INTO outbox.messages (xid, id, message_id, topic, segment) VALUES ('90000000', 1, '00000000-0000-0000-0000-000000000001', 't', 0)`
-	d.exec(row)
-	d.exec(row)
-	d.cursor("d", "-1 minute")
+	d.MustExec(row)
+	d.MustExec(row)
+	d.Cursor("d", "-1 minute")
 	_, err := Rebase(t.Context(), d.Conn, "d", Action{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "ALTER PUBLICATION … SET (publish = 'insert, delete, truncate')") {
 		t.Fatalf("got %v", err)
 	}
-	d.exec(`ALTER PUBLICATION everything SET (publish = 'insert, delete, truncate')`)
+	d.MustExec(`ALTER PUBLICATION everything SET (publish = 'insert, delete, truncate')`)
 	if _, err := Rebase(t.Context(), d.Conn, "d", Action{Actor: "me"}); err != nil {
 		t.Error(err)
 	}
-	if n := d.int(`SELECT count(*) FROM pg_class WHERE relname LIKE '%identity' OR relreplident = 'i'`); n != 0 {
+	if n := d.Int(`SELECT count(*) FROM pg_class WHERE relname LIKE '%identity' OR relreplident = 'i'`); n != 0 {
 		t.Errorf("%d indexes or settings are left", n)
 	}
 }
@@ -30,9 +30,9 @@ func TestARebaseOfPublishedRowsThatAreThereTwiceSaysWhatToDo(t *testing.T) {
 func TestARebaseRestoresReplicaIdentities(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.exec(`ALTER TABLE outbox.messages_0 REPLICA IDENTITY NOTHING; ALTER TABLE outbox.messages_1 REPLICA IDENTITY FULL`)
-	d.exec(`INSERT INTO outbox.messages (xid, id, topic, segment) SELECT '90000000', i, 't', i - 1 FROM generate_series(1, 3) i`)
-	d.cursor("d", "-1 minute")
+	d.MustExec(`ALTER TABLE outbox.messages_0 REPLICA IDENTITY NOTHING; ALTER TABLE outbox.messages_1 REPLICA IDENTITY FULL`)
+	d.MustExec(`INSERT INTO outbox.messages (xid, id, topic, segment) SELECT '90000000', i, 't', i - 1 FROM generate_series(1, 3) i`)
+	d.Cursor("d", "-1 minute")
 	if _, err := Rebase(t.Context(), d.Conn, "d", Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}

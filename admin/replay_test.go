@@ -11,21 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/admin/internal/admintest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // passed makes a destination that has passed everything that is written by now.
 func (d *database) passed(destination string) {
-	d.t.Helper()
-	d.cursor(destination, "1 minute")
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = $1`, destination)
+	d.T.Helper()
+	d.Cursor(destination, "1 minute")
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = $1`, destination)
 }
 
 func (d *database) startReplay(r Replay, o JobOptions) Job {
-	d.t.Helper()
-	job, err := StartReplay(d.t.Context(), d.Conn, r, o, anna)
+	d.T.Helper()
+	job, err := StartReplay(d.T.Context(), d.Conn, r, o, anna)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return job
 }
@@ -33,11 +34,11 @@ func (d *database) startReplay(r Replay, o JobOptions) Job {
 // sent takes all holds of a destination away, as a relay that delivers them, and returns their ids in the order of a
 // lane.
 func (d *database) sent(destination string) map[string][]int64 {
-	d.t.Helper()
-	rows, err := d.Query(d.t.Context(), `WITH gone AS (DELETE FROM outbox.holds WHERE destination = $1 RETURNING lane, id)
+	d.T.Helper()
+	rows, err := d.Query(d.T.Context(), `WITH gone AS (DELETE FROM outbox.holds WHERE destination = $1 RETURNING lane, id)
 		SELECT lane, array_agg(id ORDER BY id) FROM gone GROUP BY lane`, destination)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	list := map[string][]int64{}
 	var lane string
@@ -46,7 +47,7 @@ func (d *database) sent(destination string) map[string][]int64 {
 		list[lane] = slices.Clone(ids)
 		return nil
 	}); err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return list
 }
@@ -56,18 +57,18 @@ func TestAReplayHoldsWhatTheDestinationHasPassedOnceMore(t *testing.T) {
 	d := setup(t)
 	const write = `INSERT INTO outbox.messages (id, topic, key, payload, headers) SELECT i, CASE WHEN i % 4 = 0 THEN 'bills' ELSE 'orders' END,
 		'k' || i % 10, convert_to('p' || i, 'UTF8'), '{"tenant":"a"}' FROM generate_series($1::int, $2::int) i`
-	d.exec(write, 1, 600)
-	open := &database{t: t, url: d.url, Conn: d.another()}
-	open.exec(`BEGIN`)
-	open.exec(write, 601, 601) // it commits when the rest is listed
-	d.exec(write, 602, 1301)
-	d.exec(`SELECT setval('outbox.messages_id_seq', 1301)`)
+	d.MustExec(write, 1, 600)
+	open := &database{&admintest.Database{T: t, URL: d.URL, Conn: d.Another()}}
+	open.MustExec(`BEGIN`)
+	open.MustExec(write, 601, 601) // it commits when the rest is listed
+	d.MustExec(write, 602, 1301)
+	d.MustExec(`SELECT setval('outbox.messages_id_seq', 1301)`)
 	d.passed("kafka")
-	d.dead("other", "k1", 1)
-	d.write(5) // not passed
-	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+	d.Dead("other", "k1", 1)
+	d.Write(5) // not passed
+	d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
 		SELECT 'kafka', key, id, message_id, topic, shard, created_at, 10, 'exhausted', 'no' FROM outbox.messages WHERE id = 21`)
-	d.exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, shard, created_at, retry_at)
+	d.MustExec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, shard, created_at, retry_at)
 		SELECT 'kafka', key, id, message_id, topic, shard, created_at, 'infinity' FROM outbox.messages WHERE id = 33`)
 
 	dry := anna
@@ -85,8 +86,8 @@ func TestAReplayHoldsWhatTheDestinationHasPassedOnceMore(t *testing.T) {
 		t.Errorf("%v", groups)
 	}
 	// What is passed from now on is not on the list.
-	open.exec(`COMMIT`)
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
+	open.MustExec(`COMMIT`)
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
 	job := d.startReplay(Replay{}, JobOptions{Job: planned.ID})
 	if job, err = RunJob(t.Context(), d.Conn, job.ID, 0); err != nil || job.State != JobDone ||
 		job.Done+job.Skipped != 1300 || job.Note == "" {
@@ -95,14 +96,14 @@ func TestAReplayHoldsWhatTheDestinationHasPassedOnceMore(t *testing.T) {
 	if job.Done != 1300-1-130 { // the dead one, and the key that is blocked
 		t.Errorf("%d were sent", job.Done)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds h JOIN outbox.messages m USING (id, message_id, topic, key, shard, payload, created_at)
+	if n := d.Int(`SELECT count(*) FROM outbox.holds h JOIN outbox.messages m USING (id, message_id, topic, key, shard, payload, created_at)
 		WHERE h.headers::text IS NOT DISTINCT FROM m.headers::text AND h.job = $1 AND h.attempts = 0 AND h.deaths = 0`, job.ID); n != job.Done {
 		t.Errorf("%d holds are as the messages were written", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE retry_at <= clock_timestamp() AND (lane, id) IN (SELECT lane, min(id) FROM outbox.holds GROUP BY 1)`); n != 9 {
+	if n := d.Int(`SELECT count(*) FROM outbox.holds WHERE retry_at <= clock_timestamp() AND (lane, id) IN (SELECT lane, min(id) FROM outbox.holds GROUP BY 1)`); n != 9 {
 		t.Errorf("%d heads are due", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'replay' AND destination = 'kafka' AND (detail ->> 'messages')::int = 1300`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'replay' AND destination = 'kafka' AND (detail ->> 'messages')::int = 1300`); n != 1 {
 		t.Errorf("%d rows in the audit", n)
 	}
 }
@@ -110,14 +111,14 @@ func TestAReplayHoldsWhatTheDestinationHasPassedOnceMore(t *testing.T) {
 func TestAReplaySelectsByWhatIsKnownOfMessages(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.messages(200)
+	d.Messages(200)
 	d.passed("kafka")
 	minute := time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		filter MessageFilter
 		want   int64
 	}{
-		"ids":              {MessageFilter{MessageIDs: []outbox.ID{messageID(t, 7), messageID(t, 77)}}, 2},
+		"ids":              {MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, 7), admintest.MessageID(t, 77)}}, 2},
 		"key":              {MessageFilter{Key: "k3"}, 20},
 		"key, topic, time": {MessageFilter{Key: "k3", Topic: "topic-1", Since: minute, Until: minute.Add(time.Minute)}, 2},
 		"topic":            {MessageFilter{Topic: "topic-1"}, 67},
@@ -126,7 +127,7 @@ func TestAReplaySelectsByWhatIsKnownOfMessages(t *testing.T) {
 	} {
 		job := d.startReplay(Replay{Destination: "kafka", Messages: c.filter}, JobOptions{})
 		job, err := RunJob(t.Context(), d.Conn, job.ID, 0)
-		held := d.int(`SELECT count(*) FROM outbox.holds`)
+		held := d.Int(`SELECT count(*) FROM outbox.holds`)
 		if err != nil || job.State != JobDone || job.Total != c.want || job.Done != c.want || held != c.want {
 			t.Errorf("%s: %d holds, %+v, %v", name, held, job, err)
 		}
@@ -134,13 +135,13 @@ func TestAReplaySelectsByWhatIsKnownOfMessages(t *testing.T) {
 	}
 	// An id that isn't there is told of; none of them is an error.
 	job := d.startReplay(Replay{Destination: "kafka",
-		Messages: MessageFilter{MessageIDs: []outbox.ID{messageID(t, 7), messageID(t, 777)}}}, JobOptions{})
+		Messages: MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, 7), admintest.MessageID(t, 777)}}}, JobOptions{})
 	if job.Total != 1 || !strings.Contains(job.Note, "1 of 2 ids are in no segment") {
 		t.Errorf("%+v", job)
 	}
 	_, err := StartReplay(t.Context(), d.Conn, Replay{Destination: "kafka",
-		Messages: MessageFilter{MessageIDs: []outbox.ID{messageID(t, 777)}}}, JobOptions{}, anna)
-	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), messageID(t, 777).String()) {
+		Messages: MessageFilter{MessageIDs: []outbox.ID{admintest.MessageID(t, 777)}}}, JobOptions{}, anna)
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), admintest.MessageID(t, 777).String()) {
 		t.Error(err)
 	}
 }
@@ -150,13 +151,13 @@ func TestAReplaySelectsByWhatIsKnownOfMessages(t *testing.T) {
 func TestAReplayGoesByIdsWhateverTheTransactionsAre(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	long := &database{t: t, url: d.url, Conn: d.another()}
-	long.exec(`BEGIN; INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'k')`)
+	long := &database{&admintest.Database{T: t, URL: d.URL, Conn: d.Another()}}
+	long.MustExec(`BEGIN; INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'k')`)
 	for range 3 {
-		d.exec(`INSERT INTO outbox.messages (topic, key) SELECT 'orders', 'k' FROM generate_series(1, 400)`)
-		long.exec(`INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'k')`)
+		d.MustExec(`INSERT INTO outbox.messages (topic, key) SELECT 'orders', 'k' FROM generate_series(1, 400)`)
+		long.MustExec(`INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'k')`)
 	}
-	long.exec(`COMMIT`)
+	long.MustExec(`COMMIT`)
 	d.passed("kafka")
 	job := d.startReplay(Replay{Destination: "kafka", All: true}, JobOptions{})
 	var all []int64
@@ -172,12 +173,12 @@ func TestAReplayGoesByIdsWhateverTheTransactionsAre(t *testing.T) {
 func TestAReplayIsAheadOfTheRelayByABoundedNumber(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.write(3*replayAhead - 100)
+	d.Write(3*replayAhead - 100)
 	d.passed("kafka")
 	job := d.startReplay(Replay{Destination: "kafka", All: true}, JobOptions{})
 	for d.job(job.ID).Ended.IsZero() {
 		d.batch(job.ID)
-		held := d.int(`SELECT count(*) FROM outbox.holds`)
+		held := d.Int(`SELECT count(*) FROM outbox.holds`)
 		if held > replayAhead {
 			t.Fatalf("%d are held", held)
 		}
@@ -199,7 +200,7 @@ func TestAReplayIsAheadOfTheRelayByABoundedNumber(t *testing.T) {
 func TestAReplayKeepsItsRateIsStoppedAndIsUndone(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.write(100)
+	d.Write(100)
 	d.passed("kafka")
 	all := Replay{Destination: "kafka", All: true}
 	job := d.startReplay(all, JobOptions{Rate: 30})
@@ -208,10 +209,10 @@ func TestAReplayKeepsItsRateIsStoppedAndIsUndone(t *testing.T) {
 	if job = d.job(job.ID); job.Done != 60 || job.Left != 40 {
 		t.Errorf("%+v", job)
 	}
-	if n := d.int(`SELECT count(DISTINCT id) FROM outbox.holds WHERE id <= 60`); n != 60 {
+	if n := d.Int(`SELECT count(DISTINCT id) FROM outbox.holds WHERE id <= 60`); n != 60 {
 		t.Errorf("%d of the first are held", n)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.jobs WHERE next_at > clock_timestamp()`); n != 1 {
+	if n := d.Int(`SELECT count(*) FROM outbox.jobs WHERE next_at > clock_timestamp()`); n != 1 {
 		t.Error("the next batch is due at once")
 	}
 	if job, err := StopJob(t.Context(), d.Conn, job.ID, "kafka", anna); err != nil || job.State != JobStopped {
@@ -226,7 +227,7 @@ func TestAReplayKeepsItsRateIsStoppedAndIsUndone(t *testing.T) {
 	if job, err := UndoJob(t.Context(), d.Conn, job.ID, "", anna); err != nil || job.State != JobStopped || job.Left != 70 {
 		t.Errorf("%+v, %v", job, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds`); n != 60 { // 30 of them are still held, and not held twice
+	if n := d.Int(`SELECT count(*) FROM outbox.holds`); n != 60 { // 30 of them are still held, and not held twice
 		t.Errorf("%d are held", n)
 	}
 }
@@ -234,9 +235,9 @@ func TestAReplayKeepsItsRateIsStoppedAndIsUndone(t *testing.T) {
 func TestAReplayToAnotherDestinationSendsWhatBothHavePassed(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.write(10)
+	d.Write(10)
 	d.passed("nats")
-	d.write(10)
+	d.Write(10)
 	d.passed("kafka")
 	job := d.startReplay(Replay{Destination: "kafka", To: "nats", All: true}, JobOptions{})
 	if job.To != "nats" || job.Destination != "kafka" || job.Total != 10 {
@@ -251,7 +252,7 @@ func TestAReplayToAnotherDestinationSendsWhatBothHavePassed(t *testing.T) {
 	if job, err := RunJob(t.Context(), d.Conn, job.ID, 0); err != nil || job.Done != 10 {
 		t.Errorf("%+v, %v", job, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE destination = 'nats' AND id <= 10`); n != 10 {
+	if n := d.Int(`SELECT count(*) FROM outbox.holds WHERE destination = 'nats' AND id <= 10`); n != 10 {
 		t.Errorf("%d holds", n)
 	}
 	if _, err := StartReplay(t.Context(), d.Conn, Replay{Destination: "kafka", To: "nats", All: true}, JobOptions{Max: 1},
@@ -263,14 +264,14 @@ func TestAReplayToAnotherDestinationSendsWhatBothHavePassed(t *testing.T) {
 func TestAReplayTellsOfEmptiedSegments(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.exec(`INSERT INTO outbox.messages (topic, segment, created_at) SELECT 'orders', i / 500, now() - interval '20 min' + i / 500 * interval '10 min' FROM generate_series(0, 999) i`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, segment, created_at) SELECT 'orders', i / 500, now() - interval '20 min' + i / 500 * interval '10 min' FROM generate_series(0, 999) i`)
 	d.passed("kafka")
 	hour := MessageFilter{Since: time.Now().Add(-time.Hour)}
 	if job := d.startReplay(Replay{Destination: "kafka", Messages: hour}, JobOptions{}); job.Total != 1000 || job.Note != "" {
 		t.Errorf("%+v", job)
 	}
 	job := d.startReplay(Replay{Destination: "kafka", Messages: hour}, JobOptions{})
-	d.exec(`TRUNCATE outbox.messages_0`) // after it was listed
+	d.MustExec(`TRUNCATE outbox.messages_0`) // after it was listed
 	job, err := RunJob(t.Context(), d.Conn, job.ID, 0)
 	if err != nil || job.State != JobDone || job.Done != 500 || job.Skipped != 500 || !strings.Contains(job.Note, "segment was emptied") {
 		t.Errorf("%+v, %v", job, err)
@@ -279,13 +280,13 @@ func TestAReplayTellsOfEmptiedSegments(t *testing.T) {
 	if job.Total != 500 || !strings.Contains(job.Note, "the segments reach back to ") {
 		t.Errorf("%+v", job)
 	}
-	d.write(1)
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
+	d.Write(1)
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
 	recent := MessageFilter{Since: time.Now().Add(-5 * time.Minute)}
 	if job := d.startReplay(Replay{Destination: "kafka", Messages: recent}, JobOptions{}); job.Total != 1 || job.Note != "" {
 		t.Errorf("%+v", job)
 	}
-	d.exec(`TRUNCATE outbox.messages`)
+	d.MustExec(`TRUNCATE outbox.messages`)
 	if _, err := StartReplay(t.Context(), d.Conn, Replay{Destination: "kafka", Messages: hour}, JobOptions{},
 		anna); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "the segments are empty") {
 		t.Error(err)
@@ -295,11 +296,11 @@ func TestAReplayTellsOfEmptiedSegments(t *testing.T) {
 func TestAReplayIsRefusedWhereItCanNotBe(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.write(3)
-	d.cursor("late", "1 minute")
+	d.Write(3)
+	d.Cursor("late", "1 minute")
 	d.passed("kafka")
 	d.passed("restored")
-	d.exec(`UPDATE outbox.cursors SET system_identifier = 1 WHERE destination = 'restored'`)
+	d.MustExec(`UPDATE outbox.cursors SET system_identifier = 1 WHERE destination = 'restored'`)
 	for _, c := range []struct {
 		replay Replay
 		want   string
@@ -318,17 +319,17 @@ func TestAReplayIsRefusedWhereItCanNotBe(t *testing.T) {
 			t.Errorf("%+v: %v", c.replay, err)
 		}
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.jobs`); n != 0 {
+	if n := d.Int(`SELECT count(*) FROM outbox.jobs`); n != 0 {
 		t.Errorf("%d jobs", n)
 	}
 	// A target that is dropped, or restored, in the middle.
 	job := d.startReplay(Replay{Destination: "kafka", All: true}, JobOptions{})
-	d.exec(`DELETE FROM outbox.cursors WHERE destination = 'kafka'`)
+	d.MustExec(`DELETE FROM outbox.cursors WHERE destination = 'kafka'`)
 	if err := RunJobs(t.Context(), d.Conn); err == nil ||
 		!strings.Contains(d.job(job.ID).Note, fmt.Sprintf("outbox jobs stop %d", job.ID)) {
 		t.Errorf("%+v, %v", d.job(job.ID), err)
 	}
-	d.viewer()
+	d.Viewer()
 	if _, err := StartReplay(t.Context(), d.Conn, Replay{Destination: "restored", All: true}, JobOptions{}, anna); err == nil {
 		t.Error("a viewer's role starts a replay")
 	}
@@ -341,10 +342,10 @@ func TestAReplayIsRefusedWhereItCanNotBe(t *testing.T) {
 func TestTheRelaysRoleReplays(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.write(3)
+	d.Write(3)
 	d.passed("kafka")
 	role := "relay of " + d.Config().Database
-	d.as(role, schema.Grants("", role, ""))
+	d.As(role, schema.Grants("", role, ""))
 	job := d.startReplay(Replay{Destination: "kafka", All: true}, JobOptions{})
 	if job, err := RunJob(t.Context(), d.Conn, job.ID, 0); err != nil || job.Done != 3 {
 		t.Errorf("%+v, %v", job, err)
@@ -356,10 +357,10 @@ func TestAReplayOfAnArchiveIsFedByOneAtATimeAndGoesOn(t *testing.T) {
 	d := setup(t)
 	d.passed("kafka")
 	const total, notPassed = 2*jobBatch + 10, 2
-	d.exec(`INSERT INTO outbox.messages (topic) SELECT 'orders' FROM (SELECT setval('outbox.messages_id_seq', $1)) s`, total) // has the next id
+	d.MustExec(`INSERT INTO outbox.messages (topic) SELECT 'orders' FROM (SELECT setval('outbox.messages_id_seq', $1)) s`, total) // has the next id
 	var all []*outbox.Message
 	for i := range int64(total + notPassed) {
-		all = append(all, &outbox.Message{ID: messageID(t, int(i)), Position: i + 1, Topic: "orders", Key: "k", CreatedAt: time.Now()})
+		all = append(all, &outbox.Message{ID: admintest.MessageID(t, int(i)), Position: i + 1, Topic: "orders", Key: "k", CreatedAt: time.Now()})
 	}
 	var stop error
 	from := Archived{Names: []string{"/archive"}, Messages: func(yield func(*outbox.Message, error) bool) {
@@ -398,7 +399,7 @@ func TestAReplayOfAnArchiveIsFedByOneAtATimeAndGoesOn(t *testing.T) {
 		!strings.Contains(err.Error(), "outbox replay --destination kafka --archive /archive --job") {
 		t.Errorf("without the archive: %v", err)
 	}
-	d.exec(`UPDATE outbox.jobs SET fed_at = fed_at - interval '1 minute'`)
+	d.MustExec(`UPDATE outbox.jobs SET fed_at = fed_at - interval '1 minute'`)
 	if list, err := Jobs(t.Context(), d.Conn, JobFilter{Unfinished: true}); err != nil || len(list) != 1 ||
 		!strings.Contains(list[0].Note, "to go on: outbox replay --destination kafka --archive /archive --job") {
 		t.Errorf("%+v, %v", list, err)

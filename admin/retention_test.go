@@ -9,10 +9,10 @@ import (
 func TestRetentionTellsWhatKeepsEachSegment(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
+	d.Cursor("kafka", "1 minute")
 	// Of a turn that is over, and far from the next one.
-	old := d.int(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
-	d.exec(`INSERT INTO outbox.messages (topic, segment, created_at) SELECT 't', $1::int, '2026-05-01T12:00:00Z'::timestamptz + i * interval '1 s'
+	old := d.Int(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, segment, created_at) SELECT 't', $1::int, '2026-05-01T12:00:00Z'::timestamptz + i * interval '1 s'
 		FROM generate_series(0, 9) i`, old)
 
 	name := fmt.Sprintf("messages_%d", old)
@@ -39,23 +39,28 @@ func TestRetentionTellsWhatKeepsEachSegment(t *testing.T) {
 		s.Emptied() != "when kafka has passed it" {
 		t.Errorf("needed: %+v", s)
 	}
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot()`)
 	if s := look(); s.Turn != SegmentPassed || len(s.NeededBy) > 0 {
 		t.Errorf("passed: %+v", s)
 	}
-	job := d.startReplay(Replay{Destination: "kafka", All: true}, JobOptions{})
+	job, err := StartReplay(t.Context(), d.Conn, Replay{Destination: "kafka", All: true}, JobOptions{}, anna)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if s := look(); s.Turn != SegmentNeeded || s.Replay != job.ID ||
 		s.Emptied() != fmt.Sprintf("when job %d has replayed it, or is stopped", job.ID) {
 		t.Errorf("replayed: %+v", s)
 	}
-	d.batch(job.ID)
+	if _, err := RunJob(t.Context(), d.Conn, job.ID, 0); err != nil {
+		t.Fatal(err)
+	}
 	if s := look(); s.Turn != SegmentPassed || s.Replay != 0 {
 		t.Errorf("replayed: %+v", s)
 	}
 	// What is attached by hand is no segment.
-	d.exec(`CREATE TABLE outbox.old (LIKE outbox.messages INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.old FOR VALUES IN (8);
+	d.MustExec(`CREATE TABLE outbox.old (LIKE outbox.messages INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.old FOR VALUES IN (8);
 		CREATE TABLE outbox.messages_old (LIKE outbox.messages INCLUDING ALL); ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_old FOR VALUES IN (9)`)
 	look()
-	d.viewer()
+	d.Viewer()
 	look()
 }

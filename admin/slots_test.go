@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/admin/internal/admintest"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
@@ -15,8 +16,7 @@ import (
 // setAlone is setup with a server of its own, whose settings the test may change.
 func setAlone(t *testing.T, config ...servers.PostgresConfig) *database {
 	t.Helper()
-	d := &database{t: t, url: servers.OwnPostgres(t, config...).URL("postgres")}
-	d.Conn = d.another()
+	d := &database{admintest.Open(t, servers.OwnPostgres(t, config...).URL("postgres"))}
 	if _, err := schema.Up(t.Context(), d.Conn, schema.UpConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -25,32 +25,32 @@ func setAlone(t *testing.T, config ...servers.PostgresConfig) *database {
 
 // configure changes a setting of the server, "" to the default, and waits until it holds.
 func (d *database) configure(name, value string) {
-	d.t.Helper()
-	d.exec("ALTER SYSTEM SET " + name + " = '" + value + "'")
-	d.exec("SELECT pg_reload_conf()")
-	await.Until(d.t, name+" holds", func() bool {
+	d.T.Helper()
+	d.MustExec("ALTER SYSTEM SET " + name + " = '" + value + "'")
+	d.MustExec("SELECT pg_reload_conf()")
+	await.Until(d.T, name+" holds", func() bool {
 		var now string
-		err := d.another().QueryRow(d.t.Context(), "SELECT current_setting($1)", name).Scan(&now)
+		err := d.Another().QueryRow(d.T.Context(), "SELECT current_setting($1)", name).Scan(&now)
 		return err == nil && now == value
 	})
 }
 
 // says compares the verdict, which has to be due to the rule.
 func (d *database) says(rule string, state State, cause, advice string) {
-	d.t.Helper()
+	d.T.Helper()
 	var r *Report
 	defer func() {
-		if d.t.Failed() {
-			d.t.Logf("the verdict is %q", r.Verdict)
+		if d.T.Failed() {
+			d.T.Logf("the verdict is %q", r.Verdict)
 		}
 	}()
-	await.Until(d.t, string(state)+": "+cause, func() bool {
+	await.Until(d.T, string(state)+": "+cause, func() bool {
 		r = d.status()
 		return r.Verdict.State == state && strings.Contains(r.Verdict.Cause, cause) && strings.Contains(r.Verdict.Advice, advice)
 	})
 	if cause := r.Verdict.Cause; rule != "" {
 		if r.judge(allRules.without(rule)); r.Verdict.Cause == cause {
-			d.t.Errorf("without the rule that %s it is still %q", rule, r.Verdict)
+			d.T.Errorf("without the rule that %s it is still %q", rule, r.Verdict)
 		}
 	}
 }
@@ -59,26 +59,26 @@ func (d *database) says(rule string, state State, cause, advice string) {
 func TestAStandbyThatIsAwayIsNamedByTheVerdict(t *testing.T) {
 	t.Parallel()
 	d := setAlone(t, servers.PostgresConfig{Major: "18"}) // slots wait for standbys since 17
-	d.cursor("kafka", "10 minutes")
-	d.exec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput', false, false, true)")
-	d.exec(`INSERT INTO outbox.slots (destination, slot, publication, position) VALUES ('kafka', 'ours', 'outbox', '0/1')`)
+	d.Cursor("kafka", "10 minutes")
+	d.MustExec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput', false, false, true)")
+	d.MustExec(`INSERT INTO outbox.slots (destination, slot, publication, position) VALUES ('kafka', 'ours', 'outbox', '0/1')`)
 	d.says("", StateIdle, "", "")
 	const rule = "a standby is away that the log waits for"
 	d.configure("synchronized_standby_slots", "one, two")
 	d.says(rule, StateAtRisk, "one (there is no such slot), two (there is no such slot)", "take its slot out of synchronized_standby_slots")
-	d.write(1)
+	d.Write(1)
 	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (there is no such slot), two (",
 		"start that standby")
 	// A standby that is restarted is back in a moment.
-	d.exec("SELECT pg_create_physical_replication_slot('one'), pg_create_physical_replication_slot('two')")
+	d.MustExec("SELECT pg_create_physical_replication_slot('one'), pg_create_physical_replication_slot('two')")
 	d.says(rule, StateAtRisk, "one (no standby streams from it), two (no", "")
-	d.exec("UPDATE outbox.cursors SET lag_objective = '1 millisecond'")
+	d.MustExec("UPDATE outbox.cursors SET lag_objective = '1 millisecond'")
 	d.says(rule, StateBroken, "by slot ours: synchronized_standby_slots has it wait for one (no standby streams from it), two (",
 		"start that standby")
-	d.exec("UPDATE outbox.cursors SET lag_objective = '1 hour'")
+	d.MustExec("UPDATE outbox.cursors SET lag_objective = '1 hour'")
 	// A slot that isn't copied to standbys waits for none.
-	d.exec("SELECT pg_drop_replication_slot('ours')")
-	d.exec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput')")
+	d.MustExec("SELECT pg_drop_replication_slot('ours')")
+	d.MustExec("SELECT pg_create_logical_replication_slot('ours', 'pgoutput')")
 	d.says("", StateFlowing, "", "")
 }
 
@@ -97,9 +97,9 @@ func TestAStandbyThatIsAwayForAMomentIsNoOutage(t *testing.T) {
 func TestACommitThatWaitsForAMomentIsNoOutage(t *testing.T) {
 	t.Parallel()
 	d := setAlone(t)
-	d.cursor("kafka", "10 minutes")
+	d.Cursor("kafka", "10 minutes")
 	d.configure("synchronous_standby_names", "one")
-	writer, other := d.another(), d.another()
+	writer, other := d.Another(), d.Another()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := writer.Exec(context.WithoutCancel(t.Context()), "SELECT outbox.publish('t', 'x'::bytea), pg_sleep(2)")
@@ -139,9 +139,9 @@ func TestACommitThatWaitsForAMomentIsNoOutage(t *testing.T) {
 func TestCommitsThatWaitForAStandbyAreNamedByTheVerdict(t *testing.T) {
 	t.Parallel()
 	d := setAlone(t)
-	d.cursor("kafka", "10 minutes")
+	d.Cursor("kafka", "10 minutes")
 	d.configure("synchronous_standby_names", "one")
-	writer := d.another()
+	writer := d.Another()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := writer.Exec(context.WithoutCancel(t.Context()), "SELECT outbox.publish('t', 'x'::bytea)")
@@ -150,7 +150,7 @@ func TestCommitsThatWaitForAStandbyAreNamedByTheVerdict(t *testing.T) {
 	d.says("commits wait for a standby", StateBroken,
 		"1 commit waits for a synchronous standby that does not answer (synchronous_standby_names = 'one')",
 		"take it out of synchronous_standby_names")
-	d.exec("SET synchronous_commit = local")
+	d.MustExec("SET synchronous_commit = local")
 	d.configure("synchronous_standby_names", "")
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -162,15 +162,15 @@ func TestCommitsThatWaitForAStandbyAreNamedByTheVerdict(t *testing.T) {
 func TestALostSlotOfATableIsToldWithWhatIsLost(t *testing.T) {
 	t.Parallel()
 	d := setAlone(t)
-	d.table("")
-	d.exec("SELECT pg_create_logical_replication_slot('shops', 'pgoutput')")
-	d.exec(`UPDATE outbox.tables SET strategy = 'replication', slot = 'shops', mapping = mapping - 'Done'`)
+	d.Table("")
+	d.MustExec("SELECT pg_create_logical_replication_slot('shops', 'pgoutput')")
+	d.MustExec(`UPDATE outbox.tables SET strategy = 'replication', slot = 'shops', mapping = mapping - 'Done'`)
 	d.says("", StateIdle, "", "")
 	d.configure("max_slot_wal_keep_size", "1MB")
 	for d.status().destination("shop").Slot.Status != "lost" {
-		d.exec("CREATE TABLE more AS SELECT repeat('x', 1000) FROM generate_series(1, 20000); DROP TABLE more")
-		d.exec("SELECT pg_switch_wal()")
-		d.exec("CHECKPOINT")
+		d.MustExec("CREATE TABLE more AS SELECT repeat('x', 1000) FROM generate_series(1, 20000); DROP TABLE more")
+		d.MustExec("SELECT pg_switch_wal()")
+		d.MustExec("CHECKPOINT")
 	}
 	d.says("the replication slot is gone", StateBroken, "replication slot shops is lost", "by a strategy that reads the table")
 	e, err := Examine(t.Context(), d.Conn)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -18,14 +19,14 @@ import (
 func TestTheBacklogIsWhatTheCursorHasNotPassed(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
+	d.Cursor("kafka", "1 minute")
 	rng := rand.New(rand.NewPCG(1, 2))
 	var open []pgx.Tx
 	nonzero, windows := 0, 0
 	for step := range 150 {
 		switch {
 		case len(open) < 6:
-			tx, err := d.another().Begin(t.Context())
+			tx, err := d.Another().Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,15 +59,15 @@ func TestTheBacklogIsWhatTheCursorHasNotPassed(t *testing.T) {
 		}
 		switch rng.IntN(12) {
 		case 0: // open a window
-			d.exec(`UPDATE outbox.cursors SET windows = windows || pg_current_snapshot() WHERE cardinality(windows) < 3`)
+			d.MustExec(`UPDATE outbox.cursors SET windows = windows || pg_current_snapshot() WHERE cardinality(windows) < 3`)
 		case 1: // settle a part of the oldest
-			d.exec(`UPDATE outbox.cursors c SET last_id = coalesce((SELECT id FROM outbox.messages
+			d.MustExec(`UPDATE outbox.cursors c SET last_id = coalesce((SELECT id FROM outbox.messages
 				WHERE pg_visible_in_snapshot(xid, c.windows[1]) AND NOT pg_visible_in_snapshot(xid, c.prev) ORDER BY random() LIMIT 1), last_id)
 				WHERE cardinality(windows) > 0`)
 		case 2: // close it
-			d.exec(`UPDATE outbox.cursors SET prev = windows[1], windows = windows[2:], last_id = 0 WHERE cardinality(windows) > 0`)
+			d.MustExec(`UPDATE outbox.cursors SET prev = windows[1], windows = windows[2:], last_id = 0 WHERE cardinality(windows) > 0`)
 		}
-		want := d.int(`SELECT count(*) FROM outbox.messages m, outbox.cursors c WHERE NOT pg_visible_in_snapshot(m.xid, c.prev)
+		want := d.Int(`SELECT count(*) FROM outbox.messages m, outbox.cursors c WHERE NOT pg_visible_in_snapshot(m.xid, c.prev)
 			AND NOT coalesce(pg_visible_in_snapshot(m.xid, c.windows[1]) AND m.id <= c.last_id, false)`)
 		backlogs, err := Backlogs(t.Context(), d.Conn)
 		if err != nil {
@@ -81,7 +82,7 @@ func TestTheBacklogIsWhatTheCursorHasNotPassed(t *testing.T) {
 		if want > 0 {
 			nonzero++
 		}
-		if d.int(`SELECT cardinality(windows) FROM outbox.cursors`) > 0 {
+		if d.Int(`SELECT cardinality(windows) FROM outbox.cursors`) > 0 {
 			windows++
 		}
 	}
@@ -96,22 +97,22 @@ func TestTheBacklogIsWhatTheCursorHasNotPassed(t *testing.T) {
 func TestALargeBacklogIsEstimated(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	d.write(25_000)
+	d.Cursor("kafka", "1 minute")
+	d.Write(25_000)
 	got := d.status().Destinations[0].Pending
 	if !got.Estimated || got.N != 25_000 {
 		t.Errorf("pending is %v", got)
 	}
-	d.exec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 10000`)
+	d.MustExec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 10000`)
 	if got := d.status().Destinations[0].Pending; !got.Estimated || got.N != 15_000 {
 		t.Errorf("in the window: pending is %v", got)
 	}
 	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
-	d.exec(`UPDATE outbox.cursors SET last_id = 24990, last_at = $1`, at)
+	d.MustExec(`UPDATE outbox.cursors SET last_id = 24990, last_at = $1`, at)
 	if got := d.status().Destinations[0]; got.Pending != (Count{N: 10, Estimated: true}) || !got.Oldest.Equal(at) {
 		t.Errorf("at its end: pending is %v, since %v", got.Pending, got.Oldest)
 	}
-	d.exec(`UPDATE outbox.cursors SET last_id = 25000`)
+	d.MustExec(`UPDATE outbox.cursors SET last_id = 25000`)
 	if got := d.status().Destinations[0]; got.Pending != (Count{}) || !got.Oldest.IsZero() {
 		t.Errorf("behind its end: pending is %v, since %v", got.Pending, got.Oldest)
 	}
@@ -121,11 +122,11 @@ func TestALargeBacklogIsEstimated(t *testing.T) {
 func TestAFilterThatSelectsFewOfManyMessagesIsNeverSeenAsIdle(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("topics", "1 minute")
-	d.cursor("headers", "1 minute")
-	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"topics": ["rare"]}}' WHERE destination = 'topics'`)
-	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'headers'`)
-	d.exec(`INSERT INTO outbox.messages (topic, headers, created_at) SELECT CASE WHEN i % 3000 = 1501 THEN 'rare' ELSE 'orders' END,
+	d.Cursor("topics", "1 minute")
+	d.Cursor("headers", "1 minute")
+	d.MustExec(`UPDATE outbox.cursors SET settings = '{"selects": {"topics": ["rare"]}}' WHERE destination = 'topics'`)
+	d.MustExec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'headers'`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, headers, created_at) SELECT CASE WHEN i % 3000 = 1501 THEN 'rare' ELSE 'orders' END,
 		CASE WHEN i % 3000 = 1501 THEN '{"tenant": "a"}'::jsonb END, now() - make_interval(secs => 9001 - i) FROM generate_series(1, 9000) i`)
 	pending := func() (topics, headers *Destination) {
 		t.Helper()
@@ -139,7 +140,7 @@ func TestAFilterThatSelectsFewOfManyMessagesIsNeverSeenAsIdle(t *testing.T) {
 	if headers.Pending != (Count{N: 1, Estimated: true}) || time.Since(headers.Oldest) < 9000*time.Second {
 		t.Errorf("by header: %v pending, since %v", headers.Pending, headers.Oldest)
 	}
-	d.exec(`INSERT INTO outbox.messages (topic, payload) SELECT 'orders', convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, 100000) i`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, payload) SELECT 'orders', convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, 100000) i`)
 	topics, headers = pending()
 	for range 3 {
 		if topics.Pending.N == 0 || topics.Oldest.IsZero() || headers.Pending.N == 0 || headers.Oldest.IsZero() {
@@ -156,27 +157,27 @@ func TestAFilterThatSelectsFewOfManyMessagesIsNeverSeenAsIdle(t *testing.T) {
 func TestAMessageBetweenManyThatWerePassedIsPending(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	d.write(25_000)
-	late, err := d.another().Begin(t.Context())
+	d.Cursor("kafka", "1 minute")
+	d.Write(25_000)
+	late, err := d.Another().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := late.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
 		t.Fatal(err)
 	}
-	d.write(25_000)
+	d.Write(25_000)
 	if _, err := late.Exec(t.Context(), `SELECT outbox.publish('late', 'x')`); err != nil {
 		t.Fatal(err)
 	}
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.exec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 50000, last_at = now()`)
+	d.MustExec(`UPDATE outbox.cursors SET windows = ARRAY[pg_current_snapshot()], last_id = 50000, last_at = now()`)
 	if got := d.status().Destinations[0]; got.Pending != (Count{N: 1, Estimated: true}) || got.Oldest.IsZero() {
 		t.Errorf("pending is %v, since %v", got.Pending, got.Oldest)
 	}
-	d.exec(`UPDATE outbox.cursors SET last_id = 50001`)
+	d.MustExec(`UPDATE outbox.cursors SET last_id = 50001`)
 	if got := d.status().Destinations[0]; got.Pending != (Count{}) {
 		t.Errorf("pending is %v", got.Pending)
 	}
@@ -184,16 +185,16 @@ func TestAMessageBetweenManyThatWerePassedIsPending(t *testing.T) {
 
 // relays registers relays that live.
 func (d *database) relays(names ...string) {
-	d.t.Helper()
-	d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
+	d.T.Helper()
+	d.MustExec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		SELECT name, gen_random_uuid(), 1, now(), 'h', 1, 'v' FROM unnest($1::text[]) AS name`, names)
 }
 
 func TestARelayAnswersForItsOwnDestinations(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("a", "1 minute")
-	d.cursor("b", "-1 minute")
+	d.Cursor("a", "1 minute")
+	d.Cursor("b", "-1 minute")
 	r := d.status()
 	for _, c := range []struct {
 		names    []string
@@ -214,20 +215,20 @@ func TestARelayAnswersForItsOwnDestinations(t *testing.T) {
 func TestStatusNamesWhoKeepsASegmentAndWhoKeepsRowsBack(t *testing.T) {
 	t.Parallel()
 	d := setup(t, servers.PostgresConfig{TwoPhase: true})
-	d.cursor("kafka", "1 minute")
-	d.cursor("nats", "1 minute")
-	d.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 2), ('t', 5)`)
-	d.exec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = 'nats'`)
-	d.exec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 5)`)
+	d.Cursor("kafka", "1 minute")
+	d.Cursor("nats", "1 minute")
+	d.MustExec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 2), ('t', 5)`)
+	d.MustExec(`UPDATE outbox.cursors SET prev = pg_current_snapshot() WHERE destination = 'nats'`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, segment) VALUES ('t', 5)`)
 
-	writer, err := d.another().Begin(t.Context())
+	writer, err := d.Another().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := writer.Exec(t.Context(), `SET LOCAL application_name = 'orders'; INSERT INTO outbox.messages (topic) VALUES ('late')`); err != nil {
 		t.Fatal(err)
 	}
-	prepared := d.another()
+	prepared := d.Another()
 	for _, sql := range []string{`BEGIN`, `INSERT INTO outbox.messages (topic) VALUES ('late')`, `PREPARE TRANSACTION 'two-phase ` + t.Name() + `'`} {
 		if _, err := prepared.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -264,14 +265,14 @@ func TestStatusNamesWhoKeepsASegmentAndWhoKeepsRowsBack(t *testing.T) {
 func TestStatusNeedsOnlyTheRightsOfAViewer(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	d.dead("kafka", "k", 1)
-	d.held("kafka", "l", 2, "infinity")
-	d.write(1)
-	d.selects("kafka", "orders")
-	d.cursor("nats", "1 minute")
-	d.exec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'nats'`)
-	d.viewer()
+	d.Cursor("kafka", "1 minute")
+	d.Dead("kafka", "k", 1)
+	d.Held("kafka", "l", 2, "infinity")
+	d.Write(1)
+	d.Selects("kafka", "orders")
+	d.Cursor("nats", "1 minute")
+	d.MustExec(`UPDATE outbox.cursors SET settings = '{"selects": {"any": [{"header": "tenant"}]}}' WHERE destination = 'nats'`)
+	d.Viewer()
 	if _, err := Status(t.Context(), d.Conn); err != nil {
 		t.Error(err)
 	}
@@ -293,8 +294,8 @@ func TestStatusNeedsOnlyTheRightsOfAViewer(t *testing.T) {
 func TestStatusOfTablesThatAPolicyHidesIsAnError(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.exec(`ALTER TABLE outbox.holds ENABLE ROW LEVEL SECURITY`)
-	d.viewer()
+	d.MustExec(`ALTER TABLE outbox.holds ENABLE ROW LEVEL SECURITY`)
+	d.Viewer()
 	if _, err := Status(t.Context(), d.Conn); !errors.Is(err, schema.ErrHidden) {
 		t.Errorf("%v, want ErrHidden", err)
 	}
@@ -303,11 +304,78 @@ func TestStatusOfTablesThatAPolicyHidesIsAnError(t *testing.T) {
 func TestARelayWhoseHeartbeatIsInTheFutureIsNotLive(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version, heartbeat_at)
+	d.MustExec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version, heartbeat_at)
 		VALUES ('dead', gen_random_uuid(), 1, now(), 'h', 1, 'v', clock_timestamp() + interval '1 hour'),
 		       ('live', gen_random_uuid(), 1, now(), 'h', 1, 'v', clock_timestamp())`)
 	r := d.status()
 	if len(r.Relays) != 2 || r.Relays[0].Live || !r.Relays[1].Live {
 		t.Errorf("%+v", r.Relays)
+	}
+}
+
+func TestDeadLettersAreSpokenOfUntilTheyAreAcknowledged(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.Cursor("kafka", "1 minute")
+	d.Dead("kafka", "a", 1, 2)
+	state := func(want State) {
+		t.Helper()
+		if v := d.status().Verdict; v.State != want {
+			t.Errorf("the verdict is %q, want %s", v, want)
+		}
+	}
+	dry := anna
+	dry.DryRun = true
+	for _, action := range []Action{dry, anna} {
+		state(StateDead)
+		out, err := Acknowledge(t.Context(), d.Conn, Selection{Destination: "kafka"}, 2, action)
+		if err != nil || out.Total != 2 || action.DryRun != (out.Done == 0) ||
+			out.Groups[0] != (JobGroup{"kafka", "orders", "exhausted", 2}) {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	state(StateIdle)
+	list, err := DeadLetters(t.Context(), d.Conn, Selection{}, Page{})
+	if err != nil || len(list) != 2 || list[0].AcknowledgedBy != anna.Actor || list[0].AcknowledgedAt.IsZero() {
+		t.Errorf("%+v, %v", list, err)
+	}
+	d.Dead("kafka", "a", 3)
+	state(StateDead)
+	if list, err := DeadLetters(t.Context(), d.Conn, Selection{New: true}, Page{}); err != nil || len(list) != 1 || list[0].Position != 3 {
+		t.Errorf("new are %+v, %v", list, err)
+	}
+	if _, err := Acknowledge(t.Context(), d.Conn, Selection{Positions: []int64{1}}, 0, anna); !errors.Is(err, ErrNotFound) {
+		t.Errorf("one that is known already: %v", err)
+	}
+	if _, err := Acknowledge(t.Context(), d.Conn, Selection{Blocked: true, All: true}, 0, anna); err == nil {
+		t.Error("a blocked message is acknowledged")
+	}
+	if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'acknowledge' AND (detail ->> 'messages')::int = 2`); n != 1 {
+		t.Errorf("%d audit rows", n)
+	}
+}
+
+func TestAJobThatHasNotEndedIsInTheStatus(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.Cursor("kafka", "1 minute")
+	d.Dead("kafka", "a", 1)
+	job, err := Start(t.Context(), d.Conn, BulkRequeue, Selection{All: true}, JobOptions{Delay: time.Hour}, anna)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := d.status(); len(r.Jobs) != 1 || r.Jobs[0].ID != job.ID {
+		t.Errorf("the status has the jobs %+v", r.Jobs)
+	}
+}
+
+// PostgreSQL has times that JSON can't write.
+func TestTheStatusOfHoldsOfAnyTimeIsShown(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.Cursor("kafka", "1 minute")
+	d.OddTimes("kafka")
+	if _, err := json.Marshal(d.status()); err != nil {
+		t.Error(err)
 	}
 }

@@ -27,8 +27,8 @@ func told(v *Verification) string {
 
 // committed writes messages of two keys by turns: odd positions are key a's.
 func (d *database) committed(n int) {
-	d.t.Helper()
-	d.exec(`INSERT INTO outbox.messages (message_id, topic, key, created_at)
+	d.T.Helper()
+	d.MustExec(`INSERT INTO outbox.messages (message_id, topic, key, created_at)
 		SELECT ('00000000-0000-7000-8000-' || lpad(i::text, 12, '0'))::uuid, 'orders', CASE i % 2 WHEN 1 THEN 'a' ELSE 'b' END, now() - interval '1 hour' + i * interval '1 ms'
 		FROM generate_series(1, $1) i ORDER BY i`, n)
 }
@@ -37,20 +37,20 @@ func positionID(position int64) string { return fmt.Sprintf("00000000-0000-7000-
 
 // apply records positions as applied, in this order.
 func (d *database) apply(positions ...int64) {
-	d.t.Helper()
+	d.T.Helper()
 	for _, p := range positions {
-		d.exec(`SELECT outbox.receive('payments', $1::text::uuid)`, positionID(p))
+		d.MustExec(`SELECT outbox.receive('payments', $1::text::uuid)`, positionID(p))
 	}
 }
 
 func (d *database) verify(target *database, cfg VerifyConfig) *Verification {
-	d.t.Helper()
+	d.T.Helper()
 	if cfg.Consumer == "" && cfg.Applied == "" {
 		cfg.Consumer = "payments"
 	}
-	v, err := Verify(d.t.Context(), d.Conn, target.another(), cfg)
+	v, err := Verify(d.T.Context(), d.Conn, target.Another(), cfg)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return v
 }
@@ -75,8 +75,8 @@ func TestVerifyNamesAGapADuplicateAndASwapMadeByHand(t *testing.T) {
 	d.committed(12)
 	d.apply(1, 2, 4, 6, 7, 5, 8, 9, 10, 11, 12) // 3 is missing, 7 before 5
 	// 8 is in two tables, as it never is by itself.
-	d.exec(`INSERT INTO outbox.inbox_1 (consumer, id) VALUES ('payments', $1::text::uuid)`, positionID(8))
-	d.exec(`INSERT INTO outbox.inbox_gaps (consumer, topic, key, first, last) VALUES ('payments', 'orders', 'k', 2, 3), ('other', 'orders', 'k', 1, 1)`)
+	d.MustExec(`INSERT INTO outbox.inbox_1 (consumer, id) VALUES ('payments', $1::text::uuid)`, positionID(8))
+	d.MustExec(`INSERT INTO outbox.inbox_gaps (consumer, topic, key, first, last) VALUES ('payments', 'orders', 'k', 2, 3), ('other', 'orders', 'k', 1, 1)`)
 	v := d.verify(d, VerifyConfig{})
 	if got, want := told(v), "missing 3; doubled 8 2; inverted 7 before 5; gap k 2-3"; v.OK() || got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -93,8 +93,8 @@ func TestVerifyLooksAtItsRangeOnly(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.committed(9)
-	d.exec(`INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'young'), ('it''s \ other', 'k')`)
-	d.exec(`DROP PUBLICATION everything; UPDATE outbox.messages SET created_at = now() - interval '1 hour' WHERE topic <> 'orders'`)
+	d.MustExec(`INSERT INTO outbox.messages (topic, key) VALUES ('orders', 'young'), ('it''s \ other', 'k')`)
+	d.MustExec(`DROP PUBLICATION everything; UPDATE outbox.messages SET created_at = now() - interval '1 hour' WHERE topic <> 'orders'`)
 	start := time.Now().Add(-time.Hour)
 	for name, c := range map[string]struct {
 		cfg  VerifyConfig
@@ -121,9 +121,9 @@ func TestVerifyComparesWithTheEffectsThemselves(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.committed(6)
-	d.exec(`CREATE TABLE ledger (no bigserial, event text)`)
+	d.MustExec(`CREATE TABLE ledger (no bigserial, event text)`)
 	for _, p := range []int64{1, 2, 4, 5, 3, 6, 6} {
-		d.exec(`INSERT INTO ledger (event) VALUES (upper($1))`, positionID(p))
+		d.MustExec(`INSERT INTO ledger (event) VALUES (upper($1))`, positionID(p))
 	}
 	v := d.verify(d, VerifyConfig{Applied: `SELECT event, no FROM ledger`})
 	if got, want := told(v), "doubled 6 2; inverted 5 before 3"; got != want {
@@ -135,12 +135,12 @@ func TestVerifyKnowsRecordsByDeduplicationKeyAndByRepeatableRead(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.committed(4)
-	d.exec(`SELECT outbox.receive('payments', $1::text::uuid, 'some key')`, positionID(1))
-	d.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
+	d.MustExec(`SELECT outbox.receive('payments', $1::text::uuid, 'some key')`, positionID(1))
+	d.MustExec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
 	d.apply(2, 3)
-	d.exec(`COMMIT`)
+	d.MustExec(`COMMIT`)
 	d.apply(4)
-	if n := d.int(`SELECT count(*) FROM outbox.inbox`); n != 8 {
+	if n := d.Int(`SELECT count(*) FROM outbox.inbox`); n != 8 {
 		t.Fatalf("%d records, want those of repeatable read in three tables", n)
 	}
 	if v := d.verify(d, VerifyConfig{}); !v.OK() || v.Applied != 4 {
@@ -153,7 +153,7 @@ func TestVerifyGoesThroughManyPages(t *testing.T) {
 	d := setup(t)
 	const n = 2*verifyPage + 7
 	d.committed(n)
-	d.exec(`INSERT INTO outbox.inbox_0 (consumer, id) SELECT 'payments', message_id FROM outbox.messages WHERE id <> $1 ORDER BY id`, verifyPage+1)
+	d.MustExec(`INSERT INTO outbox.inbox_0 (consumer, id) SELECT 'payments', message_id FROM outbox.messages WHERE id <> $1 ORDER BY id`, verifyPage+1)
 	v := d.verify(d, VerifyConfig{})
 	if got := told(v); got != fmt.Sprint("missing ", verifyPage+1) || v.Committed != n {
 		t.Errorf("%s of %d", got, v.Committed)
@@ -165,8 +165,8 @@ func TestVerifyBearsHeadersThatCanNotBeRead(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.committed(2)
-	d.exec(`DROP PUBLICATION everything; UPDATE outbox.messages SET headers = '{"sequence": "1", "a": "\u0000"}' WHERE id = 1`)
-	d.exec(`INSERT INTO outbox.inbox_0 (consumer, id) SELECT 'payments', message_id FROM outbox.messages WHERE id = 2`)
+	d.MustExec(`DROP PUBLICATION everything; UPDATE outbox.messages SET headers = '{"sequence": "1", "a": "\u0000"}' WHERE id = 1`)
+	d.MustExec(`INSERT INTO outbox.inbox_0 (consumer, id) SELECT 'payments', message_id FROM outbox.messages WHERE id = 2`)
 	if got := told(d.verify(d, VerifyConfig{})); got != "missing 1" {
 		t.Error(got)
 	}
@@ -176,13 +176,13 @@ func TestVerifyRefusesWhatItCannotAnswer(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.committed(1)
-	other := d.another()
+	other := d.Another()
 	for _, cfg := range []VerifyConfig{{}, {Consumer: "c", Settle: -1}, {Applied: "SELECT nonsense"}} {
-		if v, err := Verify(d.t.Context(), d.Conn, other, cfg); err == nil {
+		if v, err := Verify(d.T.Context(), d.Conn, other, cfg); err == nil {
 			t.Errorf("%+v: %+v", cfg, v)
 		}
 	}
-	if _, err := Verify(d.t.Context(), d.Conn, d.Conn, VerifyConfig{Consumer: "c"}); err == nil ||
+	if _, err := Verify(d.T.Context(), d.Conn, d.Conn, VerifyConfig{Consumer: "c"}); err == nil ||
 		!strings.Contains(err.Error(), "give two") {
 		t.Errorf("one connection: %v", err)
 	}

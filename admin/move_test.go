@@ -14,12 +14,12 @@ func TestADestinationMovesToTheBrokerThatWasRefused(t *testing.T) {
 	if _, err := move(anna); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a destination without a broker: %v", err)
 	}
-	d.cursor("kafka", "1 minute")
-	d.refused("kafka")
+	d.Cursor("kafka", "1 minute")
+	d.Refused("kafka")
 	if _, err := move(anna); !errors.Is(err, ErrInUse) {
 		t.Errorf("while relay-1 delivers to the old broker: %v", err)
 	}
-	d.exec(`UPDATE outbox.cursors SET owner = 'relay-2'`) // for the moment in which it refuses
+	d.MustExec(`UPDATE outbox.cursors SET owner = 'relay-2'`) // for the moment in which it refuses
 	preview := anna
 	preview.DryRun = true
 	for _, action := range []Action{preview, anna} {
@@ -27,7 +27,7 @@ func TestADestinationMovesToTheBrokerThatWasRefused(t *testing.T) {
 		if err != nil || !slices.Equal(out.From, []string{"cluster a", "host a:1"}) || !slices.Equal(out.To, []string{"cluster b"}) {
 			t.Fatalf("%+v, %v", out, err)
 		}
-		if n := d.int(`SELECT count(*) FROM outbox.audit WHERE verb = 'move_destination' AND destination = 'kafka' AND reason = 'the new cluster'
+		if n := d.Int(`SELECT count(*) FROM outbox.audit WHERE verb = 'move_destination' AND destination = 'kafka' AND reason = 'the new cluster'
 			AND detail @> '{"from": ["cluster a"], "to": ["cluster b"]}'`); (n == 1) == action.DryRun {
 			t.Errorf("%d entries in the audit, dry run: %v", n, action.DryRun)
 		}
@@ -37,24 +37,11 @@ func TestADestinationMovesToTheBrokerThatWasRefused(t *testing.T) {
 		t.Errorf("the broker is %+v", b)
 	}
 	// No relay has been refused since.
-	d.exec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
+	d.MustExec(`UPDATE outbox.cursors SET lease_until = '-infinity'`)
 	if out, err := move(anna); err != nil || out.To == nil || len(out.To) > 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
 	if b := d.status().Destinations[0].Broker; b != nil {
 		t.Errorf("the broker is %+v; the next relay is to tell", b)
-	}
-}
-
-func TestADestinationThatIsDroppedForgetsItsBroker(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.cursor("kafka", "-1 minute")
-	d.refused("kafka")
-	if _, err := DropDestination(t.Context(), d.Conn, "kafka", Action{Actor: "anna"}); err != nil {
-		t.Fatal(err)
-	}
-	if n := d.int(`SELECT count(*) FROM outbox.brokers`); n != 0 {
-		t.Error("a destination that comes back under the name would be refused its new broker")
 	}
 }

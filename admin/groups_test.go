@@ -3,17 +3,14 @@ package admin
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Receivers tell the cause in a member of JSON, or by a status; ids in them are no cause.
 func TestDeadLettersOfTwoCausesAreTwoGroups(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("hooks", "1 minute")
+	d.Cursor("hooks", "1 minute")
 	groups := [][]string{
 		{`the receiver answers 422: {"error":"card expired","order":17}`, `the receiver answers 422: {"error":"card expired","order":18}`},
 		{`the receiver answers 422: {"error": "address unknown","order":17}`},
@@ -33,7 +30,7 @@ func TestDeadLettersOfTwoCausesAreTwoGroups(t *testing.T) {
 	for _, errors := range groups {
 		for _, text := range errors {
 			n++
-			d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+			d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
 				VALUES ('hooks', 'k', $1, gen_random_uuid(), 't', 0, now(), 1, 'refused', $2)`, n, text)
 		}
 	}
@@ -58,8 +55,8 @@ func TestDeadLettersOfTwoCausesAreTwoGroups(t *testing.T) {
 func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	d.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+	d.Cursor("kafka", "1 minute")
+	d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
 		SELECT 'kafka', 'k', n, gen_random_uuid(), 't', 0, now(), 1, 'refused',
 		       CASE WHEN n <= 7 THEN format('value of %s B in "%s" is larger than 10, see 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398%s', 100 * n, md5(n::text), n)
 		            ELSE 'no schema ' || n END
@@ -81,7 +78,7 @@ func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
 	if err != nil || o.Done != 3 {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	if n := d.int(`SELECT count(*) FROM outbox.holds WHERE deaths = 1 AND topic = 't' AND attempts = 0`); n != 3 {
+	if n := d.Int(`SELECT count(*) FROM outbox.holds WHERE deaths = 1 AND topic = 't' AND attempts = 0`); n != 3 {
 		t.Errorf("%d messages know that they have died once", n)
 	}
 	if _, err := GroupDead(t.Context(), d.Conn, Selection{Blocked: true}); err == nil {
@@ -92,11 +89,11 @@ func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
 func TestHeldLanesAreListedByPages(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.held("kafka", "a", 1, "infinity")
+	d.Held("kafka", "a", 1, "infinity")
 	for i := range 5 {
-		d.held("kafka", fmt.Sprint("k", i), int64(10+i), "2100-01-01")
+		d.Held("kafka", fmt.Sprint("k", i), int64(10+i), "2100-01-01")
 	}
-	d.held("nats", "a", 2, "2100-01-01")
+	d.Held("nats", "a", 2, "2100-01-01")
 	var names []string
 	f := HoldFilter{Limit: 3}
 	for {
@@ -122,62 +119,5 @@ func TestHeldLanesAreListedByPages(t *testing.T) {
 	if list, err := Holds(t.Context(), d.Conn, HoldFilter{Destination: "nats", Key: "a"}); err != nil || len(list) != 1 ||
 		list[0].Blocked || list[0].Due.Year() != 2100 {
 		t.Errorf("%+v, %v", list, err)
-	}
-}
-
-func TestTheAuditIsReadNewestFirst(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	target := Target{Destination: "kafka", Key: "a"}
-	if _, err := Pause(t.Context(), d.Conn, target, ControlOptions{}, Action{Actor: "anna", Reason: "their migration"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Resume(t.Context(), d.Conn, target, false, Action{Actor: "ben"}); err != nil {
-		t.Fatal(err)
-	}
-	list, err := Audit(t.Context(), d.Conn, AuditFilter{})
-	if err != nil || len(list) != 2 || list[0].Verb != "resume" || list[1].Reason != "their migration" ||
-		list[1].Destination != "kafka" || len(list[1].Detail) < 3 {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Before: list[0].ID}); err != nil || len(list) != 1 || list[0].Actor != "anna" {
-		t.Errorf("%+v, %v", list, err)
-	}
-	if list, err := Audit(t.Context(), d.Conn, AuditFilter{Actor: "ben", Verb: "resume", Since: list[0].At}); err != nil || len(list) != 1 {
-		t.Errorf("%+v, %v", list, err)
-	}
-}
-
-func TestAKeyThatIsPrintedByItsHashIsFoundByWhatIsPrinted(t *testing.T) {
-	t.Parallel()
-	d := setup(t)
-	d.cursor("kafka", "1 minute")
-	long := strings.Repeat("ä", 1000)
-	if _, err := Pause(t.Context(), d.Conn, Target{Destination: "kafka", Key: long}, ControlOptions{}, anna); err != nil {
-		t.Fatal(err)
-	}
-	d.dead("kafka", schema.Lane(long), 1)
-	d.held("kafka", schema.Lane(long), 2, "infinity")
-	list, err := Controls(t.Context(), d.Conn, "kafka")
-	if err != nil || len(list) != 1 || !strings.HasPrefix(list[0].Key, "~sha256:") {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	for _, key := range []string{long, list[0].Key} {
-		if held, err := Holds(t.Context(), d.Conn, HoldFilter{Key: key}); err != nil || len(held) != 1 {
-			t.Errorf("holds of %.20s: %+v, %v", key, held, err)
-		}
-		if dead, err := DeadLetters(t.Context(), d.Conn, Selection{Key: key}, Page{}); err != nil || len(dead) != 1 {
-			t.Errorf("dead letters of %.20s: %+v, %v", key, dead, err)
-		}
-	}
-	if ended, err := Resume(t.Context(), d.Conn, list[0].Target, false, anna); err != nil || len(ended) != 1 {
-		t.Errorf("%+v, %v", ended, err)
-	}
-	// A key that only looks alike is one.
-	for _, key := range []string{"~sha256:", "~sha256:" + strings.Repeat("g", 64) + ":x"} {
-		if got := schema.LaneOf(key); got != schema.Lane(key) {
-			t.Errorf("%s is %s", key, got)
-		}
 	}
 }
