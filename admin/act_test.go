@@ -291,3 +291,37 @@ func TestAKeyThatIsPrintedByItsHashIsFoundByWhatIsPrinted(t *testing.T) {
 		}
 	}
 }
+
+func TestDeadLettersOfOneCauseAreAGroup(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	d.Cursor("kafka", "1 minute")
+	d.MustExec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error)
+		SELECT 'kafka', 'k', n, gen_random_uuid(), 't', 0, now(), 1, 'refused',
+		       CASE WHEN n <= 7 THEN format('value of %s B in "%s" is larger than 10, see 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398%s', 100 * n, md5(n::text), n)
+		            ELSE 'no schema ' || n END
+		FROM generate_series(1, 10) n`)
+	groups, err := GroupDead(t.Context(), d.Conn, Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := groups.Groups; len(g) != 2 || g[0].Messages != 7 || g[0].New != 7 || g[0].Again != 0 || g[1].Messages != 3 ||
+		groups.Looked != 10 || groups.Partial {
+		t.Fatalf("%+v", groups)
+	}
+	all := Selection{Fingerprint: groups.Groups[1].Fingerprint}
+	if letters, err := DeadLetters(t.Context(), d.Conn, all, Page{}); err != nil || len(letters) != 3 ||
+		letters[0].Fingerprint != all.Fingerprint || letters[0].Deaths != 1 {
+		t.Errorf("%+v, %v", letters, err)
+	}
+	o, err := Requeue(t.Context(), d.Conn, all, 0, Action{Actor: "anna"})
+	if err != nil || o.Done != 3 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if n := d.Int(`SELECT count(*) FROM outbox.holds WHERE deaths = 1 AND topic = 't' AND attempts = 0`); n != 3 {
+		t.Errorf("%d messages know that they have died once", n)
+	}
+	if _, err := GroupDead(t.Context(), d.Conn, Selection{Blocked: true}); err == nil {
+		t.Error("blocked messages were grouped")
+	}
+}
