@@ -16,8 +16,8 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// cursor is a row of outbox.cursors with what the database's clock says about it.
-type cursor struct {
+// Cursor is a row of outbox.cursors with what the database's clock says about it.
+type Cursor struct {
 	Destination string
 	Group       int
 	Groups      int
@@ -45,7 +45,8 @@ type cursor struct {
 	Settings Settings `db:"-"`
 }
 
-func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
+// ReadCursors reads all cursors, by destination and shard group.
+func ReadCursors(ctx context.Context, tx pgx.Tx) ([]Cursor, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
 		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
@@ -57,10 +58,10 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read cursors: %w", err)
 	}
-	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[cursor])
+	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Cursor])
 	for i := range cursors {
 		if err == nil {
-			cursors[i].Settings, err = parseSettings(cursors[i].Stored)
+			cursors[i].Settings, err = ParseSettings(cursors[i].Stored)
 		}
 	}
 	if err != nil {
@@ -69,19 +70,20 @@ func readCursors(ctx context.Context, tx pgx.Tx) ([]cursor, error) {
 	return cursors, nil
 }
 
-// reading is sql over the table that the cursor's destination reads.
-func (c *cursor) reading(sql string) string {
+// Reading is sql over the table that the cursor's destination reads.
+func (c *Cursor) Reading(sql string) string {
 	return schema.Reading(schema.MessagesOf(c.Destination), sql)
 }
 
-func (c *cursor) args() []any {
+// Args are the cursor's position and shards, as statements take them that count what it has not passed.
+func (c *Cursor) Args() []any {
 	first, last := schema.Shards(c.Group, c.Groups)
 	return []any{c.Prev, c.First, c.LastID, first, last}
 }
 
-// selectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One
+// SelectsTopic reports whether the destination selects messages of a topic and an event type, or some of them. One
 // whose selection isn't known may.
-func (c *cursor) selectsTopic(topic, eventType string) bool {
+func (c *Cursor) SelectsTopic(topic, eventType string) bool {
 	if strings.HasPrefix(c.Destination, schema.InboxPrefix) {
 		return false
 	}
@@ -96,8 +98,8 @@ func (c *cursor) selectsTopic(topic, eventType string) bool {
 	return f.Wants(&outbox.Message{Topic: topic, EventType: eventType})
 }
 
-// headersOf reads headers as a relay does; what it can't read decides nothing here.
-func headersOf(raw json.RawMessage) []outbox.Header {
+// HeadersOf reads headers as a relay does; what it can't read decides nothing here.
+func HeadersOf(raw json.RawMessage) []outbox.Header {
 	if raw == nil {
 		return nil
 	}

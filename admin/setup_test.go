@@ -19,18 +19,7 @@ func TestMain(m *testing.M) { servers.Main(m) }
 
 type database struct{ *admintest.Database }
 
-func setup(t *testing.T, config ...servers.PostgresConfig) *database {
+func setup(t *testing.T) *database {
 	t.Helper()
-	return &database{admintest.New(t, config...)}
+	return &database{admintest.New(t)}
 }
-
-func (d *database) status() *Report {
-	d.T.Helper()
-	r, err := Status(d.T.Context(), d.Conn)
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	return r
-}
-
-var anna = Action{Actor: "anna@example", Reason: "the broker is mended"}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -139,20 +140,21 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 				!strings.Contains(err.Error(), "outbox rebase --destination half") {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := admin.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
+			if _, err := destinations.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
 				t.Error("a destination that is not there was rebased")
 			}
-			report, err := admin.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me", Reason: "restored"})
+			report, err := destinations.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me", Reason: "restored"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := fmt.Sprint([]admin.Rebased{{Destination: "all", Held: before/2 + lost}, {Destination: "fresh", Held: before + lost},
+			want := fmt.Sprint([]destinations.Rebased{{Destination: "all", Held: before/2 + lost},
+				{Destination: "fresh", Held: before + lost},
 				{Destination: "half", Held: before - 151 + lost}})
 			if got := fmt.Sprint(report); got != want {
 				t.Errorf("report %s, want %s", got, want)
 			}
-			if _, err := admin.Rebase(t.Context(), db.Connect(),
-				"half", admin.Action{Actor: "me"}); !errors.Is(err, admin.ErrNothingToRebase) {
+			if _, err := destinations.Rebase(t.Context(), db.Connect(),
+				"half", admin.Action{Actor: "me"}); !errors.Is(err, destinations.ErrNothingToRebase) {
 				t.Errorf("the second rebase: %v", err)
 			}
 			if got := db.Value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
@@ -207,7 +209,7 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 	if _, err := source.Acquire(t.Context()); !errors.Is(err, cursors.ErrForeign) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+	if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
@@ -220,7 +222,7 @@ func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
 	db := newDatabase(t)
 	acquire(t, db.source("working", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
-	_, err := admin.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
+	_, err := destinations.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("got %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -103,7 +104,7 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 						if _, err := source.Acquire(t.Context()); !outbox.IsPermanent(err) {
 							t.Fatalf("the relay started: %v", err)
 						}
-						if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+						if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 							t.Fatal(err)
 						}
 						// The broker is away, so all that follows is held behind what was.
@@ -164,7 +165,7 @@ func TestASequenceThatWasSetBackIsRefusedAndMended(t *testing.T) {
 		!strings.Contains(err.Error(), "outbox.messages_id_seq") {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+	if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	db.named(false, some("new", 4, 4)...)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -109,7 +109,7 @@ func TestTheVerdictOnATableThatExistsIsTheSameWhateverElseThereIs(t *testing.T) 
 // seenBy is the states of destinations as anybody reads them.
 func seenBy(t *testing.T, db testdb.DB) string {
 	t.Helper()
-	r, err := admin.Status(t.Context(), db.Connect())
+	r, err := health.Status(t.Context(), db.Connect())
 	if err != nil {
 		t.Fatal(err)
 	}

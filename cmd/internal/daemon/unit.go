@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
@@ -93,7 +93,7 @@ func (u *unit) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
 	u.watch.database = u.called()
-	newStates(u.metrics.book, func() map[string]admin.Verdict { return u.watch.health().Destinations })
+	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := polling.NewRetention(u.conn, polling.RetentionConfig{
@@ -293,10 +293,10 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	}
 	if table, ok := source.(accountable); ok {
 		strategy, m := c.Source.Resolve()
-		own := admin.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name),
+		own := health.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name),
 			Strategy: strategy,
 			Mapping:  m, LagObjective: c.LagObjective, Settings: settingsOf(c), BeganAt: time.Now()}
-		u.watch.reads(c.Name, p.group, func() admin.OwnTable {
+		u.watch.reads(c.Name, p.group, func() health.OwnTable {
 			now := own
 			now.Account = table.Account()
 			return now
