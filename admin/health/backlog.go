@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -239,4 +241,16 @@ func waitsFor(ctx context.Context, tx pgx.Tx, c *admin.Cursor) ([]int, error) {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}
 	return segments, nil
+}
+
+// readWaiting counts what the first destination will begin with.
+func (r *Report) readWaiting(ctx context.Context, tx pgx.Tx) error {
+	if slices.ContainsFunc(r.Destinations, func(d Destination) bool { return !strings.HasPrefix(d.Name, schema.InboxPrefix) }) {
+		return nil
+	}
+	const beginning = "1:1:" // as the table of cursors has it
+	c := admin.Cursor{Destination: "a destination", Groups: 1, Prev: beginning, First: beginning}
+	b, err := ReadBacklog(ctx, tx, &c)
+	r.Waiting, r.WaitingSince = b.Pending, b.Oldest
+	return err
 }

@@ -8,41 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
-
-// stuckBehind is for rows that no relay delivers while another program's transaction is open.
-func stuckBehind(r *Report, d *Destination) (Finding, bool) {
-	if !d.kept() || d.LagObjective <= 0 || d.pauseOf() != nil {
-		return Finding{}, false
-	}
-	t := d.Table
-	since := t.KeptSince
-	if since.IsZero() { // the rows' age isn't known, and none has waited for longer than the transaction is open
-		since = t.Behind.Since
-	}
-	f := Finding{State: StateLagging, Since: since.Add(d.LagObjective), Advice: t.Behind.ending(),
-		Cause: fmt.Sprintf("%v rows of table %s wait", t.Kept, t.Name)}
-	if t.Kept.N == 1 {
-		f.Cause = fmt.Sprintf("1 row of table %s waits", t.Name)
-	}
-	if !t.KeptSince.IsZero() {
-		f.Cause += fmt.Sprintf(", the oldest for %s,", printed.Span(r.At.Sub(t.KeptSince)))
-	}
-	if f.Cause += " for " + t.Behind.who(r.At); t.Locked {
-		f.Cause += ", which has locked them"
-	} else {
-		f.Cause += fmt.Sprintf(": strategy %s passes nothing that was written since, until it ends", t.Strategy)
-	}
-	return f, !since.IsZero() && r.At.Sub(since) > d.LagObjective
-}
-
-// kept reports whether rows wait for a transaction that is known.
-func (d *Destination) kept() bool {
-	return d.Table != nil && d.Table.Behind != nil && d.Table.Kept.N > 0
-}
 
 // What a strategy waits for. By transaction: the oldest one of the cluster, of those that are open in the snapshot. By
 // number: those that have written to the table, or may have.

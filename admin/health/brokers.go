@@ -12,20 +12,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-// Broker is the one that a destination delivers to, as far as it can tell which one it is.
-type Broker struct {
-	// Identity are its names, any of which is enough to know it by. Relay recorded the first ones, at RecordedAt.
-	Identity   []string  `json:"identity"`
-	Relay      string    `json:"relay"`
-	RecordedAt time.Time `json:"recorded_at"`
-
-	// Refused are the names of another broker, which RefusedBy has and refuses to deliver to; none if the destination's
-	// own was seen since.
-	Refused   []string  `json:"refused,omitempty"`
-	RefusedBy string    `json:"refused_by,omitempty"`
-	RefusedAt time.Time `json:"refused_at,omitzero"`
-}
-
 func (r *Report) readBrokers(ctx context.Context, tx pgx.Tx) error {
 	list, err := brokers.Read(ctx, tx)
 	if err != nil {

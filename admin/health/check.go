@@ -1,52 +1,10 @@
 package health
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
-
-// Result is what a monitoring system makes of a verdict; its number is that of Nagios' plugins.
-type Result int
-
-const (
-	ResultOK Result = iota
-	ResultWarning
-	ResultCritical
-	ResultUnknown
-)
-
-var resultWords = []string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}
-
-func (r Result) String() string { return resultWords[r] }
-
-// MarshalText writes the word.
-func (r Result) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// UnmarshalText reads the word.
-func (r *Result) UnmarshalText(text []byte) error {
-	i := slices.Index(resultWords, string(text))
-	if i < 0 {
-		return fmt.Errorf("there is no result %q", text)
-	}
-	*r = Result(i)
-	return nil
-}
-
-// Compare is negative if r is better than s. The order is that of what a person must know first.
-func (r Result) Compare(s Result) int {
-	order := []Result{ResultOK, ResultUnknown, ResultWarning, ResultCritical}
-	return cmp.Compare(slices.Index(order, r), slices.Index(order, s))
-}
-
-// Result returns what the state alone means.
-func (s State) Result() Result { return s.Tone().result() }
-
-func (t Tone) result() Result {
-	return map[Tone]Result{Calm: ResultOK, Unknown: ResultUnknown, Attention: ResultWarning, Alarm: ResultCritical}[t]
-}
 
 // Limit is from where on a number is a warning, or critical; zero: never.
 type Limit struct{ Warning, Critical float64 }

@@ -341,7 +341,7 @@ func SendCanary(ctx context.Context, db admin.DB, topic, key, destination string
 	action admin.Action) (Canary, error) {
 	c := Canary{Topic: topic, Settled: map[string]time.Duration{}, Failed: map[string]string{}}
 	fail := func(err error) (Canary, error) { return c, fmt.Errorf("send a canary to %s: %w", topic, err) }
-	var at written
+	var at canaryRow
 	err := admin.Write(ctx, db, action, func(tx pgx.Tx) error {
 		if destination != "" {
 			if err := admin.SeenDestination(ctx, tx, destination); err != nil {
@@ -382,14 +382,14 @@ func SendCanary(ctx context.Context, db admin.DB, topic, key, destination string
 	}
 }
 
-// written is where the canary's row is.
-type written struct {
+// canaryRow is where the canary's row is.
+type canaryRow struct {
 	xid   string
 	id    int64
 	shard int
 }
 
-func (c *Canary) follow(ctx context.Context, tx pgx.Tx, at written, destination string, now time.Duration) error {
+func (c *Canary) follow(ctx context.Context, tx pgx.Tx, at canaryRow, destination string, now time.Duration) error {
 	cursors, err := admin.ReadCursors(ctx, tx)
 	if err != nil {
 		return err
@@ -422,4 +422,11 @@ func (c *Canary) follow(ctx context.Context, tx pgx.Tx, at written, destination 
 		}
 	}
 	return nil
+}
+
+// OnDatabase has the repairs name the database, if name isn't "".
+func (e *Examination) OnDatabase(name string) {
+	for i := range e.Symptoms {
+		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
+	}
 }

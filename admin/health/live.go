@@ -18,9 +18,6 @@ type Live struct {
 	Cause       string    `json:"cause,omitempty"` // the last; it may be over
 }
 
-// ReadWithin is how old a report may be. After that its verdict says that it isn't known how things are.
-const ReadWithin = 15 * time.Second
-
 // Amended returns the report with the verdict as it is now: a relay knows of an outage before the database is looked
 // at, and of its own work when the database can't be. age is how old r is; err is why it is not newer, and may be nil.
 // A zero report is one that has not been read yet. r stays as it is.
@@ -72,9 +69,3 @@ func (r *Report) amend(l Live) {
 		g.LastError, g.LastErrorAt = l.Cause, l.Since
 	}
 }
-
-// Two states of a relay that the database hasn't, or not in every case.
-const (
-	waiting      = "waiting"
-	stoppedState = "stopped"
-)

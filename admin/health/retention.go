@@ -123,3 +123,40 @@ func (s RetainedSegment) Emptied() string {
 	}
 	return "it is empty"
 }
+
+func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []admin.Cursor) error {
+	rows, err := tx.Query(ctx, `
+		SELECT c.relname::text, pg_total_relation_size(c.oid)
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent IN ('outbox.messages'::regclass, 'outbox.inbox_messages'::regclass)
+		ORDER BY i.inhparent = 'outbox.inbox_messages'::regclass, c.relname`)
+	if err != nil {
+		return fmt.Errorf("read segments: %w", err)
+	}
+	var s Segment
+	_, err = pgx.ForEachRow(rows, []any{&s.Name, &s.Bytes}, func() error {
+		r.Segments = append(r.Segments, s)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read segments: %w", err)
+	}
+	for i := range cursors {
+		needed, err := waitsFor(ctx, tx, &cursors[i])
+		if err != nil {
+			return err
+		}
+		for _, n := range needed {
+			name := fmt.Sprintf("%s_%d", strings.TrimPrefix(schema.MessagesOf(cursors[i].Destination), "outbox."), n)
+			at := slices.IndexFunc(r.Segments, func(s Segment) bool { return s.Name == name })
+			if at < 0 {
+				continue
+			}
+			by := &r.Segments[at].NeededBy
+			if !slices.Contains(*by, cursors[i].Destination) {
+				*by = append(*by, cursors[i].Destination)
+			}
+		}
+	}
+	return nil
+}

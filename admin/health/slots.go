@@ -12,33 +12,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Slot is how a destination reads the write-ahead log.
-type Slot struct {
-	Name string `json:"name"`
-	// Mode is what an operator wants: replication, or snapshot to have the table read.
-	Mode string `json:"mode"`
-	// Position is where the log is settled up to; "" while the table is read. Of a table of its own it is the slot's,
-	// 0/0 if that is gone.
-	Position string `json:"position,omitempty"`
-	// Status is PostgreSQL's wal_status: reserved, extended, unreserved or lost; "" if there is no slot.
-	Status string `json:"wal_status,omitempty"`
-	// Kept is how many bytes of the log the server keeps for it.
-	Kept int64 `json:"kept_bytes,omitempty"`
-
-	// Left is how many bytes the server may still write before it gives the slot up (max_slot_wal_keep_size); nil if
-	// there is no limit.
-	Left *int64 `json:"bytes_left,omitempty"`
-	// Standbys are the slots of synchronized_standby_slots that hold this one up, each with the reason; the server
-	// sends nothing that they have not received.
-	Standbys string `json:"standbys_away,omitempty"`
-	// StandbysSince is when they began to; zero if the server doesn't know, as of a slot that isn't there.
-	StandbysSince time.Time `json:"standbys_away_since,omitzero"`
-
-	// When a slot was lost last, and why.
-	LostAt     time.Time `json:"lost_at,omitzero"`
-	LostReason string    `json:"lost_reason,omitempty"`
-}
-
 // awaySQL lists the slots of synchronized_standby_slots, each with the reason why no standby confirms what it receives.
 // Columns that only newer versions have are read by name from the row as JSON.
 const awaySQL = `
@@ -104,12 +77,6 @@ func heldByStandby(r *Report, d *Destination) (Finding, bool) {
 		f.State = StateBroken
 	}
 	return f, true
-}
-
-// Unreplicated are commits that wait for a synchronous standby.
-type Unreplicated struct {
-	Sessions int64  `json:"sessions"`
-	Names    string `json:"synchronous_standby_names"`
 }
 
 // unreplicatedSQL lists transactions that wait for a standby, of statements that are not new. Of a statement that has

@@ -115,10 +115,10 @@ type Verdict struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// verdictOn puts findings in order. calm is the verdict if there are none.
-func verdictOn(at time.Time, findings []Finding, calm Finding) Verdict {
+// verdictOn puts findings in order. otherwise is the verdict if there are none.
+func verdictOn(at time.Time, findings []Finding, otherwise Finding) Verdict {
 	if len(findings) == 0 {
-		return Verdict{Finding: calm, At: at}
+		return Verdict{Finding: otherwise, At: at}
 	}
 	sorted := slices.SortedStableFunc(slices.Values(findings), func(a, b Finding) int { return Compare(b.State, a.State) })
 	return Verdict{Finding: sorted[0], Also: sorted[1:], At: at}
@@ -246,17 +246,50 @@ func (v *Verdict) OnDatabase(name string) {
 	}
 }
 
-// OnDatabase has the report's commands name the database, if name isn't "".
-func (r *Report) OnDatabase(name string) {
-	r.Verdict.OnDatabase(name)
-	for i := range r.Destinations {
-		r.Destinations[i].Verdict.OnDatabase(name)
-	}
+// Result returns what the state alone means.
+func (s State) Result() Result { return s.Tone().result() }
+
+func (t Tone) result() Result {
+	return map[Tone]Result{Calm: ResultOK, Unknown: ResultUnknown, Attention: ResultWarning, Alarm: ResultCritical}[t]
 }
 
-// OnDatabase has the repairs name the database, if name isn't "".
-func (e *Examination) OnDatabase(name string) {
-	for i := range e.Symptoms {
-		e.Symptoms[i].Repair = OnDatabase(e.Symptoms[i].Repair, name)
+// earliest is the first of both times; zero is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
+	return a
+}
+
+// Result is what a monitoring system makes of a verdict; its number is that of Nagios' plugins.
+type Result int
+
+const (
+	ResultOK Result = iota
+	ResultWarning
+	ResultCritical
+	ResultUnknown
+)
+
+var resultWords = []string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}
+
+func (r Result) String() string { return resultWords[r] }
+
+// MarshalText writes the word.
+func (r Result) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads the word.
+func (r *Result) UnmarshalText(text []byte) error {
+	i := slices.Index(resultWords, string(text))
+	if i < 0 {
+		return fmt.Errorf("there is no result %q", text)
+	}
+	*r = Result(i)
+	return nil
+}
+
+// Compare is negative if r is better than s. The order is that of what a person must know first.
+func (r Result) Compare(s Result) int {
+	order := []Result{ResultOK, ResultUnknown, ResultWarning, ResultCritical}
+	return cmp.Compare(slices.Index(order, r), slices.Index(order, s))
 }

@@ -1131,7 +1131,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "dead letters of a table are never new",
-		file:  "admin/health/tables.go",
+		file:  "admin/health/rows.go",
 		old:   "New: admin.Count{N: max(n-known, 0),",
 		wrong: "New: admin.Count{N: 0 * max(n-known, 0),",
 		pkg:   "./relay/mapped", run: "TestStatusTellsTheTruthAboutATableThatExists",
