@@ -17,29 +17,6 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Replay names messages that a destination has got, to be sent once more.
-type Replay struct {
-	Destination string             `json:"destination"`  // that has got them
-	To          string             `json:"to,omitempty"` // where they are sent to; "": to Destination
-	Messages    find.MessageFilter `json:"messages"`
-
-	// All allows a selection of all that the segments have.
-	All bool `json:"all,omitempty"`
-
-	Archive []string `json:"archive,omitempty"` // what a replay of [StartArchived] reads, which sets it
-}
-
-// target is where the messages are sent to.
-func (r Replay) target() string {
-	if r.To != "" {
-		return r.To
-	}
-	return r.Destination
-}
-
-// both are the destinations that must have got the messages.
-func (r Replay) both() []string { return slices.Compact([]string{r.Destination, r.target()}) }
-
 // States of the messages in the groups of a replay. Those that wait are not on its list.
 const (
 	ReplayPassed  = find.AtPassed
@@ -105,18 +82,6 @@ func (r Replay) sameArchive(ctx context.Context, db admin.DB, id int64) error {
 		return fmt.Errorf("job %d is of the segments, not of an archive", id)
 	}
 	return fmt.Errorf("job %d is of an archive, which a command has to read: %s", id, of.goOn(id))
-}
-
-// goOn is the command that goes on with a job of an archive.
-func (r Replay) goOn(id int64) string {
-	text := "outbox replay --destination " + shell.Word(r.Destination)
-	if r.To != "" {
-		text += " --to " + shell.Word(r.To)
-	}
-	for _, dir := range r.Archive {
-		text += " --archive " + shell.Word(dir)
-	}
-	return fmt.Sprintf("%s --job %d", text, id)
 }
 
 func (r Replay) validate() error {
