@@ -36,8 +36,8 @@ type SNS struct {
 	TLS          TLS           `json:"tls" jsonschema:"Authorities and certificates for an endpoint of your own; the scheme of the endpoint decides whether TLS is used."`
 }
 
-func (s *SQS) standard() { adopt(s, sqs.Defaults()) }
-func (s *SNS) standard() { adopt(s, sns.Defaults()) }
+func (s *SQS) SetDefaults() { adopt(s, sqs.Defaults()) }
+func (s *SNS) SetDefaults() { adopt(s, sns.Defaults()) }
 
 func (s *SQS) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults

@@ -21,7 +21,7 @@ type Entry struct {
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
 
-// One is the configuration of one database, as that of a process that has no other.
+// One is the effective configuration of one database.
 type One struct {
 	Name string
 	Config
@@ -95,7 +95,8 @@ func (l *loader) inheritance(c *Config) {
 	}
 }
 
-// inherit gives the settings of own, at a path, that no layer gives the values of those of general, with their places.
+// inherit copies from general, at the path from, every setting that no layer gave to own, at the path at, with its
+// origin.
 func (l *loader) inherit(own, general reflect.Value, at, from string) {
 	_, given := l.origins[at]
 	switch t := own.Type(); {

@@ -11,16 +11,16 @@ import (
 
 // A section that configures a package of the library has that package's defaults, so that there is one place for each.
 
-// standard gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is
+// SetDefaults gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is
 // set by [Load], from the host's name.
-func (c *Config) standard() {
+func (c *Config) SetDefaults() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}
 	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
 }
 
-// standard gives what a destination has unless told otherwise.
-func (d *Destination) standard() {
+// SetDefaults gives what a destination has unless told otherwise.
+func (d *Destination) SetDefaults() {
 	engine, table := relay.Defaults(), polling.Defaults()
 	adopt(&d.Delivery, engine)
 	d.DrainTimeout, d.ShardGroups, d.Lease, d.LagObjective = engine.DrainTimeout, table.Groups, table.Lease, table.LagObjective
@@ -53,8 +53,8 @@ func Standard[T any]() T { return newDefault(reflect.TypeFor[T]()).Interface().(
 // newDefault returns a value of a type, with its defaults, that can be set.
 func newDefault(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
-	if s, ok := v.Interface().(interface{ standard() }); ok {
-		s.standard()
+	if s, ok := v.Interface().(interface{ SetDefaults() }); ok {
+		s.SetDefaults()
 	}
 	return v.Elem()
 }

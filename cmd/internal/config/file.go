@@ -25,7 +25,7 @@ type Archive struct {
 	Keep      time.Duration `json:"keep" min:"0" jsonschema:"How long messages are kept. 0 removes nothing."`
 }
 
-func (a *Archive) standard() { adopt(a, jsonl.ArchiveDefaults()) }
+func (a *Archive) SetDefaults() { adopt(a, jsonl.ArchiveDefaults()) }
 
 func (a *Archive) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults

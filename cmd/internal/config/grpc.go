@@ -22,7 +22,7 @@ type GRPC struct {
 	Keepalive       time.Duration `json:"keepalive" jsonschema:"Pause after which a silent connection is asked for a sign of life. Servers refuse what comes more often than they allow, by default every 5 minutes."`
 }
 
-func (g *GRPC) standard() { adopt(g, grpc.Defaults()) }
+func (g *GRPC) SetDefaults() { adopt(g, grpc.Defaults()) }
 
 func (g *GRPC) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults

@@ -50,9 +50,9 @@ type Proxy struct {
 	UsersOnly bool     `json:"users_only" jsonschema:"Refuse a login that is no user's."`
 }
 
-func (u *User) standard() { u.Role = "viewer" }
+func (u *User) SetDefaults() { u.Role = "viewer" }
 
-func (p *Proxy) standard() { p.Header = "X-Forwarded-User" }
+func (p *Proxy) SetDefaults() { p.Header = "X-Forwarded-User" }
 
 // Guarded reports whether somebody has to log in.
 func (h HTTP) Guarded() bool { return len(h.Users) > 0 || h.Proxy != nil }

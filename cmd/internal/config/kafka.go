@@ -59,12 +59,12 @@ type OAuthField struct {
 	Value string `json:"value" jsonschema:"Its value. Required."`
 }
 
-func (k *Kafka) standard() {
+func (k *Kafka) SetDefaults() {
 	adopt(k, kafka.Defaults())
 	k.SASL.Mechanism, k.Partitions, k.ReplicationFactor = "scram-sha-512", 1, -1
 }
 
-func (o *OAuth) standard() { adopt(o, oauth.Defaults()) }
+func (o *OAuth) SetDefaults() { adopt(o, oauth.Defaults()) }
 
 func (k *Kafka) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
@@ -133,9 +133,9 @@ func byName(fields []OAuthField) map[string]string {
 func (k *Kafka) advise(l *loader, path string) {
 	l.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
 	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
-	standard := Standard[Kafka]()
-	l.advise(k.CreateTopics || k.Partitions == standard.Partitions, path+".partitions", "has no effect, since create_topics is false")
-	l.advise(k.CreateTopics || k.ReplicationFactor == standard.ReplicationFactor, path+".replication_factor",
+	defaults := Standard[Kafka]()
+	l.advise(k.CreateTopics || k.Partitions == defaults.Partitions, path+".partitions", "has no effect, since create_topics is false")
+	l.advise(k.CreateTopics || k.ReplicationFactor == defaults.ReplicationFactor, path+".replication_factor",
 		"has no effect, since create_topics is false")
 	mechanism := path + ".sasl.mechanism"
 	l.advise(k.TLS.Enabled || k.SASL.Mechanism != "plain" || k.SASL.User == "", mechanism,

@@ -27,7 +27,7 @@ type NATS struct {
 	TLS             TLS      `json:"tls" jsonschema:"Transport security."`
 }
 
-func (n *NATS) standard() {
+func (n *NATS) SetDefaults() {
 	adopt(n, nats.Defaults())
 	n.URL, n.Replicas = NewURL("nats://127.0.0.1:4222"), 1
 }

@@ -29,9 +29,9 @@ type NotifyCommand struct {
 	Timeout time.Duration `json:"timeout" jsonschema:"After it the program is killed."`
 }
 
-func (n *Notify) standard()        { adopt(n, notify.Defaults()) }
-func (w *NotifyWebhook) standard() { w.Timeout = 10 * time.Second }
-func (c *NotifyCommand) standard() { c.Timeout = 10 * time.Second }
+func (n *Notify) SetDefaults()        { adopt(n, notify.Defaults()) }
+func (w *NotifyWebhook) SetDefaults() { w.Timeout = 10 * time.Second }
+func (c *NotifyCommand) SetDefaults() { c.Timeout = 10 * time.Second }
 
 // Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
 // there is none.

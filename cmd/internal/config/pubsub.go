@@ -20,7 +20,7 @@ type PubSub struct {
 	Timeout         time.Duration `json:"timeout" jsonschema:"How long a request waits for its answer."`
 }
 
-func (p *PubSub) standard() { adopt(p, pubsub.Defaults()) }
+func (p *PubSub) SetDefaults() { adopt(p, pubsub.Defaults()) }
 
 func (p *PubSub) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults

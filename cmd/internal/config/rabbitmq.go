@@ -28,7 +28,7 @@ type RabbitMQQueue struct {
 	MaxLength int      `json:"max_length" min:"0" jsonschema:"Messages from which on it refuses more, so that the relay waits. 0: no limit."`
 }
 
-func (r *RabbitMQ) standard() {
+func (r *RabbitMQ) SetDefaults() {
 	adopt(r, rabbitmq.Defaults())
 	r.URL = NewURL("amqp://127.0.0.1:5672/")
 }

@@ -31,7 +31,7 @@ type Redis struct {
 	Fsync                bool          `json:"fsync" jsonschema:"Whether a message must be on disk before it counts as delivered. Needs Redis 7.2."`
 }
 
-func (r *Redis) standard() { adopt(r, redis.Defaults()) }
+func (r *Redis) SetDefaults() { adopt(r, redis.Defaults()) }
 
 func (r *Redis) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults

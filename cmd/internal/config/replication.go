@@ -16,7 +16,7 @@ type Replication struct {
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
-func (r *Replication) standard() {
+func (r *Replication) SetDefaults() {
 	adopt(r, replication.Defaults())
 	r.Slot, r.Failover = "", true
 }

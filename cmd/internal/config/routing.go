@@ -236,15 +236,15 @@ func (l *loader) placements(d *Destination, path string) {
 	}
 }
 
-func (r *SchemaRegistry) standard() { adopt(r, registry.Defaults()) }
+func (r *SchemaRegistry) SetDefaults() { adopt(r, registry.Defaults()) }
 
-func (r *RegistrySchema) standard() { r.Type = "avro" }
+func (r *RegistrySchema) SetDefaults() { r.Type = "avro" }
 
-func (c *CloudEvents) standard() {
+func (c *CloudEvents) SetDefaults() {
 	c.Mode, c.Source, c.Subject = "binary", records.DefaultSource, "{aggregate_id}"
 }
 
-func (d *Debezium) standard() {
+func (d *Debezium) SetDefaults() {
 	*d = Debezium{Key: "string", Value: "string", Header: "string", Payload: "jsonb", Schema: "outbox.public.outboxevent.Value"}
 }
 

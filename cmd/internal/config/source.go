@@ -97,7 +97,7 @@ type Purge struct {
 	ArchiveTable string `json:"archive_table" field:"Archive" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
-func (s *Source) standard() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
+func (s *Source) SetDefaults() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
 
 // Library is what package mapped takes of a destination with a table of its own, in a shard group.
 func (d *Destination) Library(group int) (strategy string, m mapping.Mapping, cfg mapped.Config) {
@@ -130,7 +130,7 @@ func (d *Destination) Objective() time.Duration {
 // PageBytes is how much is read at once.
 func (d *Destination) PageBytes() int { return max(int(d.Delivery.MaxInFlightBytes)/4, 1) }
 
-func (p *Purge) standard() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
+func (p *Purge) SetDefaults() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
 
 // Config is the purge as its package has it.
 func (p *Purge) Config() mapped.PurgeConfig {
@@ -210,11 +210,11 @@ func (d *Destination) RawKeys() bool {
 // logStrategy is the one that reads the write-ahead log, and neither reads nor changes a row.
 const logStrategy = "replication"
 
-// moves means that a strategy moves an offset, and marks no row.
-func moves(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
+// keepsOffsets means that a strategy moves an offset, and marks no row.
+func keepsOffsets(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
 
-// unread says what is given that strategy replication has no use for.
-func (s *Source) unread() (names []string) {
+// unused says what is given that strategy replication has no use for.
+func (s *Source) unused() (names []string) {
 	for _, o := range []struct {
 		name  string
 		given bool
@@ -262,13 +262,13 @@ func (l *loader) source(d *Destination, path string) {
 	strategy, m := s.Resolve()
 	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
 		"xmin, serial or replication")
-	l.standardOf(s, at, strategy)
+	l.strategyDefaults(s, at, strategy)
 	logs := strategy == logStrategy
-	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes "+
-		"none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
+	l.check(!logs || len(s.unused()) == 0, at, "strategy replication takes rows as they are committed and changes "+
+		"none, so it can't make use of: %s", strings.Join(s.unused(), ", "))
 	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
 		"has no effect, since this broker doesn't tell of partitions")
-	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups",
+	l.check(d.ShardGroups == 1 || keepsOffsets(strategy), path+".shard_groups",
 		"%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
@@ -280,8 +280,8 @@ func (l *loader) source(d *Destination, path string) {
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
 }
 
-// standardOf sets the defaults that depend on the strategy.
-func (l *loader) standardOf(s *Source, at, strategy string) {
+// strategyDefaults sets the defaults that depend on the strategy.
+func (l *loader) strategyDefaults(s *Source, at, strategy string) {
 	library := mapped.Defaults(strategy)
 	if _, given := l.origins[at+".max_holds"]; !given {
 		s.MaxHolds = library.MaxHolds
@@ -340,7 +340,7 @@ func (s *Source) Records() (table, setting string) {
 	switch strategy, m := s.Resolve(); {
 	case strategy == logStrategy:
 		return "", ""
-	case moves(strategy):
+	case keepsOffsets(strategy):
 		return m.Offsets.Table, "offsets.table"
 	default:
 		return m.Table, "table"

@@ -170,9 +170,9 @@ var hostPort = regexp.MustCompile(`\.(brokers|addresses)\[\d+\]$`)
 func (l *loader) meant(s setting) {
 	if s.parent.IsValid() && isScalar(s.value.Type()) && s.value.Kind() != reflect.Bool && s.value.IsZero() &&
 		strings.Contains(s.path, ".broker.") {
-		standard := newDefault(s.parent.Type()).FieldByIndex(s.field.Index)
-		l.check(standard.IsZero(), s.path, "%s would mean the default, %s: leave it out, or give another",
-			scalar(s.value), scalar(standard))
+		byDefault := newDefault(s.parent.Type()).FieldByIndex(s.field.Index)
+		l.check(byDefault.IsZero(), s.path, "%s would mean the default, %s: leave it out, or give another",
+			scalar(s.value), scalar(byDefault))
 	}
 }
 

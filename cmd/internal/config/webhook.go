@@ -41,7 +41,7 @@ type Webhook struct {
 	TLS                TLS           `json:"tls" jsonschema:"Authorities and certificates for https:// URLs."`
 }
 
-func (w *Webhook) standard() { adopt(w, webhooks.Defaults()) }
+func (w *Webhook) SetDefaults() { adopt(w, webhooks.Defaults()) }
 
 func (w *Webhook) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
