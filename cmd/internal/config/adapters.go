@@ -13,7 +13,7 @@ import (
 
 // adapters reports what the packages have to say that a destination configures. Its broker is opened and closed: it has
 // connected to nothing.
-func (l *loader) adapters(d *Destination, path string) {
+func (d *Destination) checkPackages(r *report, path string, unopened bool) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())
 	if d.Source == nil {
@@ -23,9 +23,9 @@ func (l *loader) adapters(d *Destination, path string) {
 		faults.Add("Replication", r.Library().Check(d.Name))
 	}
 	if d.Source != nil {
-		faults.Add("Source", d.checkSource())
+		faults.Add("Source", d.sourceFaults())
 	}
-	if !l.unopened {
+	if !unopened {
 		opened, err := d.Open(Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
 		faults.Add("", err)
 		if err == nil {
@@ -35,7 +35,7 @@ func (l *loader) adapters(d *Destination, path string) {
 	var found []Fault
 	for _, fault := range settings.List(faults.Err()) {
 		at, unknown := place(reflect.TypeOf(d).Elem(), path, fault.Field)
-		if l.faulty(at) {
+		if r.faulty(at) {
 			continue // what the file says already is likely to be the cause
 		}
 		message := fault.Err.Error()
@@ -45,7 +45,7 @@ func (l *loader) adapters(d *Destination, path string) {
 		found = append(found, Fault{Path: at, Message: message})
 	}
 	for _, f := range found {
-		l.fault(l.originOf(f.Path), f.Path, "%s", f.Message)
+		r.fault(r.originOf(f.Path), f.Path, "%s", f.Message)
 	}
 }
 

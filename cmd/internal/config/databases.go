@@ -189,27 +189,27 @@ func clone(v reflect.Value) reflect.Value {
 }
 
 // databases checks all of them.
-func (l *loader) databases(c *Config, files map[string]string) {
+func (c *Config) checkDatabases(r *report, files map[string]string, unopened bool) {
 	for _, name := range []string{"url", "viewer_url"} {
 		path := "database." + name
-		l.check(l.origins[path].Layer == FromDefault || name == "url" && c.Database.URL.Empty() || name == "viewer_url" &&
+		r.check(r.origins[path].Layer == FromDefault || name == "url" && c.Database.URL.Empty() || name == "viewer_url" &&
 			c.Database.ViewerURL.Empty(), path,
 			"a single database is given beside several; name it in databases as well, or take it away")
 	}
 	names, urls := make(map[string]string), make(map[string]string)
 	for i := range c.Databases {
 		e, path := &c.Databases[i], element("databases", i)
-		l.check(e.Name != "", path+".name", "not given; it is the database's in metrics, logs and commands")
-		l.check(e.Name == "" || namePattern.MatchString(e.Name), path+".name", "%q is no name; %s", e.Name, nameRule)
+		r.check(e.Name != "", path+".name", "not given; it is the database's in metrics, logs and commands")
+		r.check(e.Name == "" || namePattern.MatchString(e.Name), path+".name", "%q is no name; %s", e.Name, nameRule)
 		if first, twice := names[e.Name]; twice && e.Name != "" {
-			l.check(false, path+".name", "%q is the name of %s as well; names are unique", e.Name, first)
+			r.check(false, path+".name", "%q is the name of %s as well; names are unique", e.Name, first)
 		}
 		names[e.Name] = path
-		l.database(e.Database, path+".database")
+		e.Database.check(r, path+".database")
 		if first, twice := urls[e.Database.URL.Text()]; twice && !e.Database.URL.Empty() {
-			l.check(false, path+".database.url", "the URL of %s as well; a database is given once, with all of its destinations", first)
+			r.check(false, path+".database.url", "the URL of %s as well; a database is given once, with all of its destinations", first)
 		}
 		urls[e.Database.URL.Text()] = path
-		l.work(e.Notify, e.Destinations, path, files)
+		checkWork(r, e.Notify, e.Destinations, path, files, unopened)
 	}
 }

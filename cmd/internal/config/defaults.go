@@ -30,12 +30,12 @@ func (d *Destination) SetDefaults() {
 // patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error
 // for each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages
 // have failed and none was accepted.
-func (l *loader) patience(d *Destination, path string) {
+func (d *Destination) patience(r *report, path string) {
 	if d.Broker.Webhook == nil && d.Broker.GRPC == nil {
 		return
 	}
 	path += ".delivery."
-	given := func(key string) bool { _, given := l.origins[path+key]; return given }
+	given := func(key string) bool { return r.given(path + key) }
 	if !given("max_attempts") {
 		d.Delivery.MaxAttempts = 40
 	}

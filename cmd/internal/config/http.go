@@ -76,47 +76,47 @@ func (t ServerTLS) Config() *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
 }
 
-func (l *loader) http(h HTTP, databases []Entry) {
+func (h HTTP) check(r *report, databases []Entry) {
 	if h.Listen == "" {
 		return
 	}
-	l.address("http.listen", h.Listen, "127.0.0.1:9187")
+	checkAddress(r, "http.listen", h.Listen, "127.0.0.1:9187")
 	host, _, _ := net.SplitHostPort(h.Listen)
 	ip, err := netip.ParseAddr(host)
 	public := host == "" || err == nil && !ip.IsLoopback()
-	l.check(!public || h.Exposed() == "", "http.listen", "%s", h.Exposed())
-	l.advise(!public || !h.API || h.TLS.CertFile != "" || len(h.Users) == 0, "http.tls",
+	r.check(!public || h.Exposed() == "", "http.listen", "%s", h.Exposed())
+	r.advise(!public || !h.API || h.TLS.CertFile != "" || len(h.Users) == 0, "http.tls",
 		"without it, logins and tokens travel in the clear, unless something before it encrypts")
 
-	l.check(h.TLS.CertFile != "" || h.TLS.KeyFile == "", "http.tls.cert_file", "not given, but key_file is")
-	l.check(h.TLS.KeyFile != "" || h.TLS.CertFile == "", "http.tls.key_file", "not given, but cert_file is")
+	r.check(h.TLS.CertFile != "" || h.TLS.KeyFile == "", "http.tls.cert_file", "not given, but key_file is")
+	r.check(h.TLS.KeyFile != "" || h.TLS.CertFile == "", "http.tls.key_file", "not given, but cert_file is")
 	if h.TLS.CertFile != "" && h.TLS.KeyFile != "" {
 		own := &ownCertificate{certFile: h.TLS.CertFile, keyFile: h.TLS.KeyFile}
 		err := own.read()
-		l.check(err == nil, "http.tls", "the certificate can't be used: %v", err)
+		r.check(err == nil, "http.tls", "the certificate can't be used: %v", err)
 	}
 	names := map[string]bool{}
 	for i, u := range h.Users {
-		l.user(u, element("http.users", i), h.Proxy != nil)
-		l.check(u.Name == "" || !names[u.Name], element("http.users", i)+".name", "%q is the name of another user as well", u.Name)
+		u.check(r, element("http.users", i), h.Proxy != nil)
+		r.check(u.Name == "" || !names[u.Name], element("http.users", i)+".name", "%q is the name of another user as well", u.Name)
 		names[u.Name] = true
 		for n, name := range u.Databases {
 			known := slices.ContainsFunc(databases, func(e Entry) bool { return e.Name == name })
-			l.check(known, element(element("http.users", i)+".databases", n), "%q is no database of this configuration", name)
+			r.check(known, element(element("http.users", i)+".databases", n), "%q is no database of this configuration", name)
 		}
 	}
 	if h.Proxy != nil {
-		l.check(len(h.Proxy.From) > 0, "http.proxy.from", "not given; name the addresses of the proxy, such as [10.1.2.3/32]")
+		r.check(len(h.Proxy.From) > 0, "http.proxy.from", "not given; name the addresses of the proxy, such as [10.1.2.3/32]")
 		for i, from := range h.Proxy.From {
 			_, err := netip.ParsePrefix(from)
-			l.check(err == nil, element("http.proxy.from", i), "%q is not a network such as 10.1.2.3/32", from)
+			r.check(err == nil, element("http.proxy.from", i), "%q is not a network such as 10.1.2.3/32", from)
 		}
-		l.check(h.Proxy.Header != "" && !strings.ContainsAny(h.Proxy.Header, " :\r\n\t"), "http.proxy.header",
+		r.check(h.Proxy.Header != "" && !strings.ContainsAny(h.Proxy.Header, " :\r\n\t"), "http.proxy.header",
 			"%q is not the name of a header", h.Proxy.Header)
 	}
 	for i := range h.Mask {
 		_, err := rest.Mask(h.Mask[i : i+1])
-		l.check(err == nil, element("http.mask", i), "%v", err)
+		r.check(err == nil, element("http.mask", i), "%v", err)
 	}
 }
 
@@ -125,22 +125,22 @@ const (
 	maxCost  = 15 // a second or so for each login
 )
 
-func (l *loader) user(u User, path string, proxied bool) {
+func (u User) check(r *report, path string, proxied bool) {
 	foreign := func(r rune) bool { return r < ' ' || r == ':' || r == 0x7f }
-	l.check(u.Name != "" && len(u.Name) <= maxPattern && !strings.ContainsFunc(u.Name, foreign), path+".name",
+	r.check(u.Name != "" && len(u.Name) <= maxPattern && !strings.ContainsFunc(u.Name, foreign), path+".name",
 		"%q is no login: it is 1 to %d characters without a colon", u.Name, maxPattern)
-	l.check(len(u.Destinations) == 0 || u.Role == "operator", path+".destinations", "only an operator acts on destinations")
+	r.check(len(u.Destinations) == 0 || u.Role == "operator", path+".destinations", "only an operator acts on destinations")
 	hash := u.PasswordHash.Text()
 	if hash != "" {
 		cost, err := bcrypt.Cost([]byte(hash))
-		l.check(err == nil && cost <= maxCost, path+".password_hash",
+		r.check(err == nil && cost <= maxCost, path+".password_hash",
 			"not a bcrypt hash of a cost up to %d; make one with: htpasswd -nB %s", maxCost, u.Name)
 	}
-	l.check(u.Token.Empty() || len(u.Token.Text()) >= minToken, path+".token",
+	r.check(u.Token.Empty() || len(u.Token.Text()) >= minToken, path+".token",
 		"too short; a token has at least %d characters, such as openssl rand -hex 32 makes", minToken)
 	sum, err := hex.DecodeString(u.TokenSHA256)
-	l.check(err == nil && (len(sum) == 32 || len(sum) == 0), path+".token_sha256", "not 64 hexadecimal digits")
-	l.check(u.Token.Empty() || len(sum) == 0, path+".token_sha256", "token is given as well; keep one of them")
-	l.check(proxied || hash != "" || !u.Token.Empty() || len(sum) > 0 || l.rejected[path+".password_hash_file"] ||
-		l.rejected[path+".token_file"], path, "has no way to log in: give password_hash or token")
+	r.check(err == nil && (len(sum) == 32 || len(sum) == 0), path+".token_sha256", "not 64 hexadecimal digits")
+	r.check(u.Token.Empty() || len(sum) == 0, path+".token_sha256", "token is given as well; keep one of them")
+	r.check(proxied || hash != "" || !u.Token.Empty() || len(sum) > 0 || r.faulty(path+".password_hash_file") ||
+		r.faulty(path+".token_file"), path, "has no way to log in: give password_hash or token")
 }

@@ -130,17 +130,17 @@ func byName(fields []OAuthField) map[string]string {
 	return values
 }
 
-func (k *Kafka) advise(l *loader, path string) {
-	l.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
-	l.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
+func (k *Kafka) Advise(r *report, path string) {
+	r.advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
+	r.advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")
 	defaults := Standard[Kafka]()
-	l.advise(k.CreateTopics || k.Partitions == defaults.Partitions, path+".partitions", "has no effect, since create_topics is false")
-	l.advise(k.CreateTopics || k.ReplicationFactor == defaults.ReplicationFactor, path+".replication_factor",
+	r.advise(k.CreateTopics || k.Partitions == defaults.Partitions, path+".partitions", "has no effect, since create_topics is false")
+	r.advise(k.CreateTopics || k.ReplicationFactor == defaults.ReplicationFactor, path+".replication_factor",
 		"has no effect, since create_topics is false")
 	mechanism := path + ".sasl.mechanism"
-	l.advise(k.TLS.Enabled || k.SASL.Mechanism != "plain" || k.SASL.User == "", mechanism,
+	r.advise(k.TLS.Enabled || k.SASL.Mechanism != "plain" || k.SASL.User == "", mechanism,
 		"plain sends the password unencrypted, since tls.enabled is false")
-	l.advise(k.TLS.Enabled || k.SASL.Mechanism != oauthBearer, mechanism,
+	r.advise(k.TLS.Enabled || k.SASL.Mechanism != oauthBearer, mechanism,
 		"oauthbearer sends tokens unencrypted, since tls.enabled is false")
 }
 
@@ -150,28 +150,28 @@ var (
 	extensionValue = regexp.MustCompile(`^[\x21-\x7E \t\r\n]+$`)
 )
 
-func (o *OAuth) advise(l *loader, path string) {
+func (o *OAuth) Advise(r *report, path string) {
 	if u, err := url.Parse(o.TokenURL); err == nil && u.Scheme == "http" {
 		ip, err := netip.ParseAddr(u.Hostname())
-		l.advise(u.Hostname() == "localhost" || err == nil && ip.IsLoopback(), path+".token_url", "http:// shows the secret to everybody on the way; use https://")
+		r.advise(u.Hostname() == "localhost" || err == nil && ip.IsLoopback(), path+".token_url", "http:// shows the secret to everybody on the way; use https://")
 	}
-	l.oauthFields(o.Parameters, path+".parameters", func(f OAuthField, at string) {
-		l.check(f.Name != "" && f.Name != "scope" && f.Name != "client_id" && f.Name != "client_secret", at+".name",
+	checkOAuthFields(r, o.Parameters, path+".parameters", func(f OAuthField, at string) {
+		r.check(f.Name != "" && f.Name != "scope" && f.Name != "client_id" && f.Name != "client_secret", at+".name",
 			"%q can't be set here", f.Name)
 	})
-	l.oauthFields(o.Extensions, path+".extensions", func(f OAuthField, at string) {
-		l.check(extensionName.MatchString(f.Name) && f.Name != "auth", at+".name",
+	checkOAuthFields(r, o.Extensions, path+".extensions", func(f OAuthField, at string) {
+		r.check(extensionName.MatchString(f.Name) && f.Name != "auth", at+".name",
 			"%q is not the name of an extension; use letters alone, and not auth", f.Name)
-		l.check(extensionValue.MatchString(f.Value), at+".value", "empty, or not of printable ASCII characters")
+		r.check(extensionValue.MatchString(f.Value), at+".value", "empty, or not of printable ASCII characters")
 	})
 }
 
-func (l *loader) oauthFields(fields []OAuthField, path string, check func(OAuthField, string)) {
+func checkOAuthFields(r *report, fields []OAuthField, path string, check func(OAuthField, string)) {
 	seen := make(map[string]bool)
 	for i, f := range fields {
 		at := element(path, i)
 		check(f, at)
-		l.check(!seen[f.Name], at+".name", "%q is given twice", f.Name)
+		r.check(!seen[f.Name], at+".name", "%q is given twice", f.Name)
 		seen[f.Name] = true
 	}
 }

@@ -44,9 +44,8 @@ type Loaded struct {
 // [Faults] and names everything that is wrong at once.
 func Load(in Input) (*Loaded, error) {
 	l := &loader{
+		report:   newReport(),
 		config:   newDefault(reflect.TypeFor[Config]()),
-		origins:  make(map[string]Origin),
-		rejected: make(map[string]bool),
 		environ:  make(map[string]string),
 		unopened: in.Unopened,
 	}
@@ -83,34 +82,12 @@ func Load(in Input) (*Loaded, error) {
 
 // loader holds the state of one call of Load.
 type loader struct {
+	*report
 	config   reflect.Value // of Config
-	origins  map[string]Origin
-	rejected map[string]bool // paths whose value is at fault already
 	environ  map[string]string
-	faults   Faults
-	warnings []string
 	unopened bool
 	// unreadable is set when the file, or YAML elsewhere, could not be parsed.
 	unreadable bool
-}
-
-func (l *loader) fault(o Origin, path, format string, args ...any) {
-	if path != "" {
-		l.rejected[path] = true
-	}
-	message := fmt.Sprintf(format, args...)
-	if slices.ContainsFunc(l.faults, func(f Fault) bool {
-		return o.Line > 0 && f.Message == message && f.Origin.String() == o.String() && f.Path != path && last(f.Path) == last(path)
-	}) {
-		return // one line, which several databases have from the top level
-	}
-	l.faults = append(l.faults, Fault{Origin: o, Path: path, Message: message})
-}
-
-func last(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
-
-func (l *loader) warn(format string, args ...any) {
-	l.warnings = append(l.warnings, fmt.Sprintf(format, args...))
 }
 
 func (l *loader) lookup(name string) (string, bool) {

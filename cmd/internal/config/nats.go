@@ -59,7 +59,7 @@ func (n *NATS) open(o Opening) (relay.Broker, error) {
 	return made(broker, err, &faults)
 }
 
-func (n *NATS) advise(l *loader, path string) {
-	l.advise(n.CreateStream || len(n.StreamSubjects) == 0, path+".stream_subjects", "has no effect, since create_stream is false")
-	l.advise(n.CreateStream || n.Replicas == Standard[NATS]().Replicas, path+".replicas", "has no effect, since create_stream is false")
+func (n *NATS) Advise(r *report, path string) {
+	r.advise(n.CreateStream || len(n.StreamSubjects) == 0, path+".stream_subjects", "has no effect, since create_stream is false")
+	r.advise(n.CreateStream || n.Replicas == Standard[NATS]().Replicas, path+".replicas", "has no effect, since create_stream is false")
 }

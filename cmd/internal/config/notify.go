@@ -42,24 +42,24 @@ func (c *Config) Notification(d *Destination) *Notify {
 	return c.Notify
 }
 
-func (l *loader) notify(n *Notify, path string) {
+func (n *Notify) check(r *report, path string) {
 	if n == nil {
 		return
 	}
-	l.check(n.Webhook != nil || n.Command != nil, path, "neither webhook nor command is given, so nobody would be told")
+	r.check(n.Webhook != nil || n.Command != nil, path, "neither webhook nor command is given, so nobody would be told")
 	if w := n.Webhook; w != nil {
 		at := path + ".webhook"
 		complaint := notifyURL(w.URL.Text())
-		l.check(complaint == "" || l.rejected[at+".url_file"], at+".url", "%s", complaint)
+		r.check(complaint == "" || r.faulty(at+".url_file"), at+".url", "%s", complaint)
 	}
 	if c := n.Command; c != nil {
 		at := path + ".command.argv"
 		if len(c.Argv) == 0 || c.Argv[0] == "" {
-			l.check(false, at, "not given; name the program and its arguments, such as [/usr/local/bin/page, --team, orders]")
+			r.check(false, at, "not given; name the program and its arguments, such as [/usr/local/bin/page, --team, orders]")
 			return
 		}
 		_, err := exec.LookPath(c.Argv[0])
-		l.check(err == nil, at, "the program can't be run: %v", err)
+		r.check(err == nil, at, "the program can't be run: %v", err)
 	}
 }
 

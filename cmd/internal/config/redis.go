@@ -59,6 +59,6 @@ func (r *Redis) open(o Opening) (relay.Broker, error) {
 	return made(broker, err, &faults)
 }
 
-func (r *Redis) advise(l *loader, path string) {
-	l.advise(r.Password.Empty() || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
+func (r *Redis) Advise(report *report, path string) {
+	report.advise(r.Password.Empty() || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
 }

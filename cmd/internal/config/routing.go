@@ -173,26 +173,26 @@ func (f Format) Description() records.Format {
 }
 
 // routing checks what the packages route and format have to say about a destination.
-func (l *loader) routing(d *Destination, path string) {
+func (d *Destination) checkRouting(r *report, path string) {
 	selection := d.Selection()
 	selection.Topics = nil // checked already
 	for _, fault := range settings.List(selection.Check()) {
-		l.fault(l.originOf(path+".filter"), path+".filter", "%v", fault)
+		r.fault(r.originOf(path+".filter"), path+".filter", "%v", fault)
 	}
 	f := d.Format
-	l.check(f.CloudEvents == nil || f.Debezium == nil, path+".format",
+	r.check(f.CloudEvents == nil || f.Debezium == nil, path+".format",
 		"cloudevents and debezium are given; keep one, or make a destination of each")
 	if f.Debezium != nil {
-		l.check(!f.Debezium.Compact || d.Broker.Redis != nil, path+".format.debezium.compact",
+		r.check(!f.Debezium.Compact || d.Broker.Redis != nil, path+".format.debezium.compact",
 			"true, but the broker is not Redis; leave it out")
-		l.placements(d, path)
+		d.checkPlacements(r, path)
 	}
 }
 
 // placements checks, by a message that has every header that can be known here, that a header which the Debezium layout
 // places is there when the header rules have been applied, and that no column becomes one which the layout writes
 // itself.
-func (l *loader) placements(d *Destination, path string) {
+func (d *Destination) checkPlacements(r *report, path string) {
 	rules, err := route.Table{Headers: d.Table().Headers}.Parse()
 	if err != nil {
 		return // reported already
@@ -225,12 +225,12 @@ func (l *loader) placements(d *Destination, path string) {
 	for i, p := range d.Format.Debezium.Place {
 		name, of := strings.CutPrefix(p.Field, "header.")
 		_, there := probe.Header(name)
-		l.check(!of || there, element(at, i), "no message has a header %q when it is placed: a rule in route.headers "+
+		r.check(!of || there, element(at, i), "no message has a header %q when it is placed: a rule in route.headers "+
 			"takes it away before, or no column becomes it (source.columns.header_columns: [%s=COLUMN])", name, name)
 	}
 	for _, h := range m.HeaderColumns {
 		_, sent := probe.Header(h.Name)
-		l.check(!sent || placed[h.Name] || !written[h.Name], at,
+		r.check(!sent || placed[h.Name] || !written[h.Name], at,
 			"the layout writes a header %q itself, which the column %q becomes too, so every message with a value "+
 				"would be refused: place header.%s, or rename it in route.headers", h.Name, h.Column, h.Name)
 	}

@@ -231,7 +231,7 @@ func (s *Source) unused() (names []string) {
 	return names
 }
 
-func (l *loader) source(d *Destination, path string) {
+func (d *Destination) checkSource(r *report, path string) {
 	s := d.Source
 	if s == nil {
 		return
@@ -246,55 +246,55 @@ func (l *loader) source(d *Destination, path string) {
 		hint = "; did you mean " + strconv.Quote(near) + "?"
 	}
 	if s.Preset != "" && !slices.Contains(names, s.Preset) {
-		l.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
-		l.rejected[at] = true // what it lacks is the preset's
+		r.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
+		r.reject(at) // what it lacks is the preset's
 		return
 	}
 	for i, text := range s.Lock {
 		_, err := strconv.ParseInt(text, 10, 64)
-		l.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
+		r.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
 	}
 	for i, pair := range s.Columns.HeaderColumns {
 		name, column, _ := strings.Cut(pair, "=")
-		l.check(name != "" && column != "", element(at+".columns.header_columns", i),
+		r.check(name != "" && column != "", element(at+".columns.header_columns", i),
 			"%q is not a pair such as sequence=sequence_number", pair)
 	}
 	strategy, m := s.Resolve()
-	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
+	r.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
 		"xmin, serial or replication")
-	l.strategyDefaults(s, at, strategy)
+	s.strategyDefaults(r, at, strategy)
 	logs := strategy == logStrategy
-	l.check(!logs || len(s.unused()) == 0, at, "strategy replication takes rows as they are committed and changes "+
+	r.check(!logs || len(s.unused()) == 0, at, "strategy replication takes rows as they are committed and changes "+
 		"none, so it can't make use of: %s", strings.Join(s.unused(), ", "))
-	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
+	r.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
 		"has no effect, since this broker doesn't tell of partitions")
-	l.check(d.ShardGroups == 1 || keepsOffsets(strategy), path+".shard_groups",
+	r.check(d.ShardGroups == 1 || keepsOffsets(strategy), path+".shard_groups",
 		"%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
-	if _, given := l.origins[policy]; !given && !m.Failure.Place() {
+	if !r.given(policy) && !m.Failure.Place() {
 		d.Delivery.OnExhausted = "block"
 	}
-	l.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
+	r.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
 }
 
 // strategyDefaults sets the defaults that depend on the strategy.
-func (l *loader) strategyDefaults(s *Source, at, strategy string) {
+func (s *Source) strategyDefaults(r *report, at, strategy string) {
 	library := mapped.Defaults(strategy)
-	if _, given := l.origins[at+".max_holds"]; !given {
+	if !r.given(at + ".max_holds") {
 		s.MaxHolds = library.MaxHolds
 	}
 	if strategy == mapping.SkipLocked {
 		settings.Default(&s.Transactions, library.Transactions)
 	}
-	l.check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
+	r.check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
 		"%d, but strategy %s has no transactions open while it publishes: leave it out", s.Transactions, strategy)
 }
 
-// checkSource reports what the packages mapping and mapped have to say, by the names of fields of theirs.
-func (d *Destination) checkSource() error {
+// sourceFaults reports what the packages mapping and mapped have to say, by the names of fields of theirs.
+func (d *Destination) sourceFaults() error {
 	var faults settings.Faults
 	s := d.Source
 	strategy, m, cfg := d.Library(0)
@@ -310,7 +310,7 @@ func (d *Destination) checkSource() error {
 }
 
 // sources checks what destinations with tables of their own have to do with one another.
-func (l *loader) sources(destinations []Destination, at string) {
+func checkRecords(r *report, destinations []Destination, at string) {
 	tables := make(map[string]string)
 	for i := range destinations {
 		d, path := &destinations[i], element(at, i)
@@ -326,7 +326,7 @@ func (l *loader) sources(destinations []Destination, at string) {
 			written = name.String()
 		}
 		first, twice := tables[written]
-		l.check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
+		r.check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
 		tables[written] = path
 	}
 }

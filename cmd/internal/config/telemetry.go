@@ -9,11 +9,11 @@ type Telemetry struct {
 	AuthorizationFile string `json:"authorization_file" jsonschema:"File that holds the value, instead of authorization."`
 }
 
-func (l *loader) telemetry(t Telemetry) {
+func (t Telemetry) check(r *report) {
 	if t.Endpoint == "" {
 		return
 	}
 	u, err := url.Parse(t.Endpoint)
-	l.check(err == nil && u.Hostname() != "" && (u.Scheme == "http" || u.Scheme == "https") && u.RawQuery == "" && u.User == nil,
+	r.check(err == nil && u.Hostname() != "" && (u.Scheme == "http" || u.Scheme == "https") && u.RawQuery == "" && u.User == nil,
 		"telemetry.endpoint", "not a URL such as http://localhost:4318")
 }

@@ -48,11 +48,11 @@ func (t TLS) config(faults *settings.Faults) *tls.Config {
 	return cfg
 }
 
-func (t TLS) advise(l *loader, path string) {
+func (t TLS) Advise(r *report, path string) {
 	off := t
 	off.Enabled = false
-	l.advise(t.Enabled || off == TLS{}, path, "has no effect, since tls.enabled is false")
-	l.advise(!t.Enabled || !t.InsecureSkipVerify, path+".insecure_skip_verify", "any server is trusted, whatever its certificate")
+	r.advise(t.Enabled || off == TLS{}, path, "has no effect, since tls.enabled is false")
+	r.advise(!t.Enabled || !t.InsecureSkipVerify, path+".insecure_skip_verify", "any server is trusted, whatever its certificate")
 }
 
 // readable tells why a file can't be read; "" is none.

@@ -22,83 +22,49 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 
-// check adds a fault at the setting unless the condition holds, or the setting
-// or what it is part of is at fault already.
-func (l *loader) check(ok bool, path, format string, args ...any) {
-	if !ok && !l.faulty(path) {
-		l.fault(l.originOf(path), path, format, args...)
-	}
-}
-
-// faulty reports whether a setting, or what it is part of, is at fault.
-func (l *loader) faulty(path string) bool {
-	for p := path; p != ""; p = parent(p) {
-		if l.rejected[p] {
-			return true
-		}
-	}
-	return false
-}
-
-// advise warns about the setting unless the condition holds.
-func (l *loader) advise(ok bool, path, format string, args ...any) {
-	if !ok {
-		l.warn("%s", Fault{Origin: l.originOf(path), Path: path, Message: fmt.Sprintf(format, args...)})
-	}
-}
-
-// originOf returns the place of a setting, or of the closest section around it
-// that has one.
-func (l *loader) originOf(path string) Origin {
-	for p := path; p != ""; p = parent(p) {
-		if o, found := l.origins[p]; found {
-			return o
-		}
-	}
-	return Origin{}
-}
-
-func parent(path string) string {
-	return path[:max(0, strings.LastIndexAny(path, ".["))]
-}
-
 func (l *loader) validate(c *Config) {
 	walk(l.config, "", l.constraints)
 	walk(l.config, "", func(s setting) {
-		if a, ok := s.value.Addr().Interface().(interface{ advise(*loader, string) }); ok {
-			a.advise(l, s.path)
+		if a, ok := s.value.Addr().Interface().(interface{ Advise(*report, string) }); ok {
+			a.Advise(l.report, s.path)
 		}
 	})
-	l.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
-	l.http(c.HTTP, c.Databases)
-	l.telemetry(c.Telemetry)
-	files := make(map[string]string)
-	if c.Several() {
-		l.databases(c, files)
-		return
-	}
-	l.database(c.Database, "database")
-	l.work(c.Notify, c.Destinations, "", files)
+	c.check(l.report, l.unopened)
 }
 
-// work checks what is done with one database, by the settings below a path. files are those that destinations write to.
-func (l *loader) work(n *Notify, destinations []Destination, at string, files map[string]string) {
-	l.notify(n, join(at, "notify"))
+// check reports what is wrong with values that have the right form. Brokers are opened, and closed, unless unopened.
+func (c *Config) check(r *report, unopened bool) {
+	r.check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
+	c.HTTP.check(r, c.Databases)
+	c.Telemetry.check(r)
+	files := make(map[string]string)
+	if c.Several() {
+		c.checkDatabases(r, files, unopened)
+		return
+	}
+	c.Database.check(r, "database")
+	checkWork(r, c.Notify, c.Destinations, "", files, unopened)
+}
+
+// checkWork checks what is done with one database, by the settings below a path. files are those that destinations write to.
+func checkWork(r *report, n *Notify, destinations []Destination, at string, files map[string]string, unopened bool) {
+	n.check(r, join(at, "notify"))
 	at = join(at, "destinations")
-	l.check(len(destinations) > 0, at, "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
+	r.check(len(destinations) > 0, at, "none is given; at least one is needed, for example {name: all, broker: {stdout: {}}}")
 	names, slots := make(map[string]string), make(map[string]string)
 	for i := range destinations {
 		d, path := &destinations[i], element(at, i)
-		l.destination(d, path)
-		l.notify(d.Notify, path+".notify")
+		d.check(r, path, unopened)
+		d.Notify.check(r, path+".notify")
 		if first, twice := names[d.Name]; twice && d.Name != "" {
-			l.check(false, path+".name", "%q is the name of %s as well; names are unique", d.Name, first)
+			r.check(false, path+".name", "%q is the name of %s as well; names are unique", d.Name, first)
 		}
 		names[d.Name] = path
-		if r := d.Replication; r != nil && r.Slot != "" {
-			first, twice := slots[r.Slot]
-			l.check(!twice, path+".replication.slot", "%q is the slot of %s as well, and a slot serves one destination", r.Slot, first)
-			slots[r.Slot] = path
+		if d.Replication != nil && d.Replication.Slot != "" {
+			slot := d.Replication.Slot
+			first, twice := slots[slot]
+			r.check(!twice, path+".replication.slot", "%q is the slot of %s as well, and a slot serves one destination", slot, first)
+			slots[slot] = path
 		}
 		var file, field, kind string
 		switch {
@@ -112,11 +78,11 @@ func (l *loader) work(n *Notify, destinations []Destination, at string, files ma
 		}
 		file = filepath.Clean(file)
 		if first, twice := files[file]; twice {
-			l.check(false, path+".broker."+field, "%s writes to %q as well; each needs a %s of its own", first, file, kind)
+			r.check(false, path+".broker."+field, "%s writes to %q as well; each needs a %s of its own", first, file, kind)
 		}
 		files[file] = path
 	}
-	l.sources(destinations, at)
+	checkRecords(r, destinations, at)
 }
 
 // constraints checks what the tags of a field demand.
@@ -181,58 +147,58 @@ func limit(tag reflect.StructTag, name string) (int64, bool) {
 	return n, err == nil
 }
 
-func (l *loader) database(d Database, path string) {
-	l.check(!d.URL.Empty() || l.rejected[path+".url_file"], path+".url",
+func (d Database) check(r *report, path string) {
+	r.check(!d.URL.Empty() || r.faulty(path+".url_file"), path+".url",
 		"not given; set it, or %s.url_file, or the environment variable %s", path, variableOf(path+".url"))
 	for name, given := range map[string]URL{".url": d.URL, ".viewer_url": d.ViewerURL} {
 		if !given.Empty() {
 			complaint := connect.Complaint(given.Text())
-			l.check(complaint == "", path+name, "%s", complaint)
+			r.check(complaint == "", path+name, "%s", complaint)
 		}
 	}
 }
 
-func (l *loader) destination(d *Destination, path string) {
-	l.check(d.Name != "", path+".name", "not given; it names the destination's cursor")
-	l.check(d.Name == "" || namePattern.MatchString(d.Name), path+".name", "%q is no name; %s", d.Name, nameRule)
+func (d *Destination) check(r *report, path string, unopened bool) {
+	r.check(d.Name != "", path+".name", "not given; it names the destination's cursor")
+	r.check(d.Name == "" || namePattern.MatchString(d.Name), path+".name", "%q is no name; %s", d.Name, nameRule)
 	for i, topic := range d.Topics {
 		pattern := strings.TrimPrefix(topic, "!")
-		l.check(pattern != "" && len(pattern) <= maxPattern && !strings.ContainsAny(pattern, " \t\r\n!?[]{}\\"), element(path+".topics", i),
+		r.check(pattern != "" && len(pattern) <= maxPattern && !strings.ContainsAny(pattern, " \t\r\n!?[]{}\\"), element(path+".topics", i),
 			"%q is not a pattern of topics such as orders.* or !orders.internal", topic)
 	}
 
-	if _, given := l.origins[path+".delivery.max_in_flight"]; !given {
+	if !r.given(path + ".delivery.max_in_flight") {
 		d.Delivery.MaxInFlight = max(d.Delivery.MaxInFlight, 2*d.Delivery.Batch)
 	}
-	l.patience(d, path)
-	if _, given := l.origins[path+".delivery.outage.max"]; !given {
+	d.patience(r, path)
+	if !r.given(path + ".delivery.outage.max") {
 		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
 	}
 
-	l.source(d, path)
-	l.replication(d, path)
-	l.exactlyOnce(d, path)
-	l.routing(d, path)
-	l.adapters(d, path)
+	d.checkSource(r, path)
+	d.checkReplication(r, path)
+	d.checkExactlyOnce(r, path)
+	d.checkRouting(r, path)
+	d.checkPackages(r, path, unopened)
 }
 
 // maxExactlyOnce bounds what an exactly-once destination has in flight: each transaction names what isn't settled,
 // in a record of at most 1 MB.
 const maxExactlyOnce = 24_000
 
-func (l *loader) exactlyOnce(d *Destination, path string) {
+func (d *Destination) checkExactlyOnce(r *report, path string) {
 	if k := d.Broker.Kafka; k == nil || !k.ExactlyOnce {
 		return
 	}
-	l.check(d.Source == nil, path+".broker.kafka.exactly_once",
+	r.check(d.Source == nil, path+".broker.kafka.exactly_once",
 		"not possible with a source of its own: no strategy for such a table notes everything that was delivered, "+
 			"offsets neither, which stay before a message that waits; leave one of the two out")
-	l.check(d.Delivery.MaxInFlight <= maxExactlyOnce, path+".delivery.max_in_flight",
+	r.check(d.Delivery.MaxInFlight <= maxExactlyOnce, path+".delivery.max_in_flight",
 		"%d is too large with exactly_once; the most is %d", d.Delivery.MaxInFlight, maxExactlyOnce)
 }
 
-func (l *loader) address(path, address, example string) {
+func checkAddress(r *report, path, address, example string) {
 	host, port, err := net.SplitHostPort(address)
 	_, portErr := strconv.ParseUint(port, 10, 16)
-	l.check(err == nil && portErr == nil && !strings.ContainsAny(host, "/@ "), path, "%q is not an address such as %s", address, example)
+	r.check(err == nil && portErr == nil && !strings.ContainsAny(host, "/@ "), path, "%q is not an address such as %s", address, example)
 }

@@ -97,10 +97,10 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network.Masked(), nil
 }
 
-func (w *Webhook) advise(l *loader, path string) {
+func (w *Webhook) Advise(r *report, path string) {
 	plain := strings.HasPrefix(w.URL.Text(), "http://")
-	l.advise(!w.Secret.Empty() || l.rejected[path+".secret"], path+".secret",
+	r.advise(!w.Secret.Empty() || r.faulty(path+".secret"), path+".secret",
 		"not given: requests are not signed, and receivers can't tell who sends them")
-	l.advise(!plain || len(w.AllowNetworks) > 0, path+".url", "http:// shows messages to everybody on the way; use https://")
-	l.advise(plain || !w.UnencryptedHTTP2, path+".http2_cleartext", "has no effect, since the URL begins with https://")
+	r.advise(!plain || len(w.AllowNetworks) > 0, path+".url", "http:// shows messages to everybody on the way; use https://")
+	r.advise(plain || !w.UnencryptedHTTP2, path+".http2_cleartext", "has no effect, since the URL begins with https://")
 }
