@@ -260,16 +260,6 @@ func joined(n ast.Node) (string, bool) {
 	return k.Value + ":" + v.Value, true
 }
 
-// set gives a scalar its value and its origin.
-func (l *loader) set(v reflect.Value, text, path string, at Origin) {
-	if complaint := setText(v, text); complaint != "" {
-		l.fault(at, path, "%s", complaint)
-		return
-	}
-	delete(l.rejected, path)
-	l.origins[path] = at
-}
-
 // describe names the kind of a node, not its content.
 func describe(n ast.Node) string {
 	switch n.(type) {

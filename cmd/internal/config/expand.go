@@ -48,6 +48,3 @@ func expand(text string, lookup func(string) (string, bool)) (expanded string, n
 		b.WriteString(value)
 	}
 }
-
-// literal returns text that expand leaves as it was.
-func literal(text string) string { return strings.ReplaceAll(text, "${", "$${") }

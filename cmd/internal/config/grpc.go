@@ -24,6 +24,8 @@ type GRPC struct {
 
 func (g *GRPC) SetDefaults() { adopt(g, grpc.Defaults()) }
 
+func (*GRPC) shares() bool { return true }
+
 func (g *GRPC) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	broker, err := grpc.New(g.Target, grpc.Config{

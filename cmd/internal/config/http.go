@@ -1,11 +1,11 @@
 package config
 
 import (
-	"crypto/tls"
 	"encoding/hex"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
@@ -22,12 +22,6 @@ type HTTP struct {
 	Proxy       *Proxy    `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
 	MaskHeaders []string  `json:"mask_headers" jsonschema:"Names of message headers whose values the API hides from everybody, in any case, * for any characters. Default: what looks like a login, a key or a signature. [] shows all."`
 	Mask        []string  `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
-}
-
-// ServerTLS is the certificate of a listener.
-type ServerTLS struct {
-	CertFile string `json:"cert_file" jsonschema:"PEM file of the certificate. It and key_file are read again for each connection, so they may be replaced."`
-	KeyFile  string `json:"key_file" jsonschema:"PEM file of the key."`
 }
 
 // User is somebody with a password, a token, or a login by the proxy.
@@ -66,16 +60,6 @@ func (h HTTP) Exposed() string {
 		"or set http.api: false to serve health and metrics alone"
 }
 
-// Config is nil without a certificate. The files are readable, as Load has found.
-func (t ServerTLS) Config() *tls.Config {
-	if t.CertFile == "" {
-		return nil
-	}
-	own := &ownCertificate{certFile: t.CertFile, keyFile: t.KeyFile}
-	return &tls.Config{MinVersion: tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
-}
-
 func (h HTTP) check(r *report, databases []Entry) {
 	if h.Listen == "" {
 		return
@@ -88,13 +72,7 @@ func (h HTTP) check(r *report, databases []Entry) {
 	r.advise(!public || !h.API || h.TLS.CertFile != "" || len(h.Users) == 0, "http.tls",
 		"without it, logins and tokens travel in the clear, unless something before it encrypts")
 
-	r.check(h.TLS.CertFile != "" || h.TLS.KeyFile == "", "http.tls.cert_file", "not given, but key_file is")
-	r.check(h.TLS.KeyFile != "" || h.TLS.CertFile == "", "http.tls.key_file", "not given, but cert_file is")
-	if h.TLS.CertFile != "" && h.TLS.KeyFile != "" {
-		own := &ownCertificate{certFile: h.TLS.CertFile, keyFile: h.TLS.KeyFile}
-		err := own.read()
-		r.check(err == nil, "http.tls", "the certificate can't be used: %v", err)
-	}
+	h.TLS.check(r, "http.tls")
 	names := map[string]bool{}
 	for i, u := range h.Users {
 		u.check(r, element("http.users", i), h.Proxy != nil)
@@ -143,4 +121,10 @@ func (u User) check(r *report, path string, proxied bool) {
 	r.check(u.Token.Empty() || len(sum) == 0, path+".token_sha256", "token is given as well; keep one of them")
 	r.check(proxied || hash != "" || !u.Token.Empty() || len(sum) > 0 || r.faulty(path+".password_hash_file") ||
 		r.faulty(path+".token_file"), path, "has no way to log in: give password_hash or token")
+}
+
+func checkAddress(r *report, path, address, example string) {
+	host, port, err := net.SplitHostPort(address)
+	_, portErr := strconv.ParseUint(port, 10, 16)
+	r.check(err == nil && portErr == nil && !strings.ContainsAny(host, "/@ "), path, "%q is not an address such as %s", address, example)
 }

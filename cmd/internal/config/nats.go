@@ -32,6 +32,8 @@ func (n *NATS) SetDefaults() {
 	n.URL, n.Replicas = NewURL("nats://127.0.0.1:4222"), 1
 }
 
+func (*NATS) shares() bool { return true }
+
 func (n *NATS) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	cfg := nats.Config{

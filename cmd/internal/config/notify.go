@@ -33,15 +33,6 @@ func (n *Notify) SetDefaults()        { adopt(n, notify.Defaults()) }
 func (w *NotifyWebhook) SetDefaults() { w.Timeout = 10 * time.Second }
 func (c *NotifyCommand) SetDefaults() { c.Timeout = 10 * time.Second }
 
-// Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
-// there is none.
-func (c *Config) Notification(d *Destination) *Notify {
-	if d.Notify != nil {
-		return d.Notify
-	}
-	return c.Notify
-}
-
 func (n *Notify) check(r *report, path string) {
 	if n == nil {
 		return

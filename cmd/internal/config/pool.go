@@ -32,20 +32,10 @@ type client struct {
 // once, so one that waits for all of its calls leaves enough to the others.
 const mostShared = 16
 
-// shared reports whether a client of this kind keeps connections and nothing that belongs to one destination.
-func shared(kind section) bool {
-	switch k := kind.(type) {
-	case *Kafka:
-		return !k.ExactlyOnce
-	case *NATS, *RabbitMQ, *Redis, *PubSub, *GRPC:
-		return true
-	}
-	return false
-}
-
 // open returns a destination's broker, and what closes it when no other destination uses it. A nil Pool shares nothing.
 func (p *Pool) open(kind section, o Opening) (relay.Broker, io.Closer, error) {
-	if p == nil || !shared(kind) || o.groups > mostShared {
+	shared, ok := kind.(sharing)
+	if p == nil || !ok || !shared.shares() || o.groups > mostShared {
 		broker, err := kind.open(o)
 		return broker, broker, err
 	}

@@ -22,6 +22,8 @@ type PubSub struct {
 
 func (p *PubSub) SetDefaults() { adopt(p, pubsub.Defaults()) }
 
+func (*PubSub) shares() bool { return true }
+
 func (p *PubSub) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("CredentialsFile", readable(p.CredentialsFile))

@@ -33,6 +33,8 @@ func (r *RabbitMQ) SetDefaults() {
 	r.URL = NewURL("amqp://127.0.0.1:5672/")
 }
 
+func (*RabbitMQ) shares() bool { return true }
+
 func (r *RabbitMQ) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	cfg := rabbitmq.Config{

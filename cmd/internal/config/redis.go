@@ -33,6 +33,8 @@ type Redis struct {
 
 func (r *Redis) SetDefaults() { adopt(r, redis.Defaults()) }
 
+func (*Redis) shares() bool { return true }
+
 func (r *Redis) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	redis.SilenceClient()

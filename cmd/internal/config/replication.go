@@ -26,21 +26,3 @@ func (r *Replication) Library() replication.Config {
 	return replication.Config{Slot: r.Slot, Publication: r.Publication, WithoutFailover: !r.Failover, Emitted: r.Emitted,
 		CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat}
 }
-
-func (d *Destination) checkReplication(r *report, path string) {
-	if d.Replication == nil {
-		return
-	}
-	if d.Source != nil {
-		strategy, _ := d.Source.Resolve()
-		r.check(strategy == logStrategy, path+".replication",
-			"given together with source, whose strategy %s reads the table: to read that table by its log, give "+
-				"source.strategy: replication", strategy)
-		r.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication,
-			Failover: true, Heartbeat: Standard[Replication]().Heartbeat},
-			path+".replication", "failover, emitted, catch_up and heartbeat have no effect together with source: the slot is "+
-				"made by you, and of the log its table's rows are delivered alone")
-	}
-	r.check(d.ShardGroups == 1, path+".shard_groups",
-		"%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
-}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
@@ -22,7 +24,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testnet"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // tokenServer gives who knows the secret a token as Kafka's own validator for tests takes it: a JWT without a

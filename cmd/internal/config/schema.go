@@ -102,7 +102,7 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 func defaultOf(v reflect.Value) json.RawMessage {
 	value := v.Interface()
 	if v.Type() == durationType {
-		value = scalar(v)
+		value = written(v)
 	}
 	b, err := json.Marshal(value)
 	if err != nil {

@@ -3,12 +3,9 @@ package config
 import (
 	"fmt"
 	"log/slog"
-	"math"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // mask stands for what must not be seen.
@@ -97,6 +94,17 @@ var (
 	dsnPassword  = regexp.MustCompile(`(?is)(\w*(?:pass|secret|token)\w*\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|[^\s\\])*)`)
 )
 
+// splitURLs returns the URLs of a list of servers; those behind the first one have the scheme next.
+func splitURLs(text string) []string {
+	urls := urlNext.Split(text, -1)
+	for i, one := range urls {
+		if !strings.Contains(one, "://") {
+			urls[i] = "next://" + one
+		}
+	}
+	return urls
+}
+
 func (c credentials) mask(s string) string {
 	if !strings.Contains(s, "://") {
 		if !dsnStart.MatchString(s) {
@@ -126,116 +134,4 @@ func (c credentials) mask(s string) string {
 		return m[1] + "/" + mask
 	}
 	return urlQuery.ReplaceAllString(s, "${1}"+mask)
-}
-
-// Size is a number of bytes, written as a number or with a unit: B, kB, MB and
-// GB, or KiB, MiB and GiB.
-type Size int64
-
-var sizeUnits = []struct {
-	name  string
-	bytes int64
-}{
-	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
-	{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1}, {"", 1},
-}
-
-// String returns the size in the largest binary unit that leaves it whole.
-func (s Size) String() string {
-	for _, unit := range sizeUnits[:3] {
-		if s != 0 && int64(s)%unit.bytes == 0 {
-			return strconv.FormatInt(int64(s)/unit.bytes, 10) + unit.name
-		}
-	}
-	return strconv.FormatInt(int64(s), 10)
-}
-
-// MarshalText returns what String does.
-func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-func parseSize(text string) (Size, bool) {
-	digits := strings.TrimRight(text, "BiKkMG")
-	for _, unit := range sizeUnits {
-		if text[len(digits):] != unit.name {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
-		if err != nil || n < 0 || n > math.MaxInt64/unit.bytes {
-			return 0, false
-		}
-		return Size(n * unit.bytes), true
-	}
-	return 0, false
-}
-
-// Types whose values are written as one scalar, besides the built-in ones.
-var (
-	durationType = reflect.TypeFor[time.Duration]()
-	sizeType     = reflect.TypeFor[Size]()
-	secretType   = reflect.TypeFor[Secret]()
-	urlType      = reflect.TypeFor[URL]()
-)
-
-func isScalar(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
-		return true
-	}
-	return isSecret(t)
-}
-
-func isSecret(t reflect.Type) bool { return t == secretType || t == urlType }
-
-func isText(t reflect.Type) bool { return t.Kind() == reflect.String || isSecret(t) }
-
-// textOf returns a text, a hidden one too.
-func textOf(v reflect.Value) string {
-	if h, ok := v.Interface().(interface{ Text() string }); ok {
-		return h.Text()
-	}
-	return v.String()
-}
-
-func setTextOf(v reflect.Value, text string) {
-	if h, ok := v.Addr().Interface().(interface{ set(string) }); ok {
-		h.set(text)
-		return
-	}
-	v.SetString(text)
-}
-
-// setText gives a scalar the value that the text stands for, or says what was
-// expected. The complaint never repeats a secret.
-func setText(v reflect.Value, text string) (complaint string) {
-	switch {
-	case v.Type() == durationType:
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			if _, err := strconv.ParseFloat(text, 64); err == nil {
-				return fmt.Sprintf("%q has no unit; write %ss or %sms", text, text, text)
-			}
-			return fmt.Sprintf("%q is not a duration such as 5s, 100ms or 1m30s", text)
-		}
-		v.SetInt(int64(d))
-	case v.Type() == sizeType:
-		s, ok := parseSize(text)
-		if !ok {
-			return fmt.Sprintf("%q is not a size such as 16MiB, 500kB or 1048576", text)
-		}
-		v.SetInt(int64(s))
-	case isText(v.Type()):
-		setTextOf(v, text)
-	case v.Kind() == reflect.Bool:
-		if text != "true" && text != "false" {
-			return fmt.Sprintf("%q is neither true nor false", text)
-		}
-		v.SetBool(text == "true")
-	default:
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Sprintf("%q is not a whole number", text)
-		}
-		v.SetInt(int64(n))
-	}
-	return ""
 }

@@ -1,53 +1,10 @@
 package config
 
 import (
-	"io"
-	"log/slog"
 	"reflect"
 	"strconv"
 	"strings"
-
-	"github.com/pgoutbox/outbox/internal/settings"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
-
-// adapters reports what the packages have to say that a destination configures. Its broker is opened and closed: it has
-// connected to nothing.
-func (d *Destination) checkPackages(r *report, path string, unopened bool) {
-	var faults settings.Faults
-	faults.Add("Delivery", d.Engine().Check())
-	if d.Source == nil {
-		faults.Add("", polling.SnapshotConfig{Groups: d.ShardGroups, Lease: d.Lease, PollBusy: d.Poll.Busy, PollIdle: d.Poll.Idle}.Check())
-	}
-	if r := d.Replication; r != nil {
-		faults.Add("Replication", r.Library().Check(d.Name))
-	}
-	if d.Source != nil {
-		faults.Add("Source", d.sourceFaults())
-	}
-	if !unopened {
-		opened, err := d.Open(Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
-		faults.Add("", err)
-		if err == nil {
-			faults.Add("Broker", opened.Close())
-		}
-	}
-	var found []Fault
-	for _, fault := range settings.List(faults.Err()) {
-		at, unknown := place(reflect.TypeOf(d).Elem(), path, fault.Field)
-		if r.faulty(at) {
-			continue // what the file says already is likely to be the cause
-		}
-		message := fault.Err.Error()
-		if unknown != "" {
-			message = unknown + ": " + message
-		}
-		found = append(found, Fault{Path: at, Message: message})
-	}
-	for _, f := range found {
-		r.fault(r.originOf(f.Path), f.Path, "%s", f.Message)
-	}
-}
 
 // place returns the path of what a package of the library calls field. A field that its section lacks is looked for in
 // the sections around it; rest is what is in none.

@@ -7,11 +7,8 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
-
-const envPrefix = "OUTBOX"
 
 // environment applies the OUTBOX_* variables. One that is no setting is no
 // fault, since others may use the prefix: it is a warning. Kubernetes sets
@@ -50,11 +47,6 @@ func brokerVariable(name string) string {
 // ofOthers are variables of the commands, of tests, and those that Kubernetes makes for services.
 var ofOthers = regexp.MustCompile(`^OUTBOX_(CONFIG|SERVER(_USER|_PASSWORD|_TOKEN|_TOKEN_FILE)?|TEST_.*|` +
 	`(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_(ADDR|PORT|PROTO))?))$`)
-
-// variableOf is the variable of the setting at a path.
-func variableOf(path string) string {
-	return envPrefix + "_" + strings.ToUpper(strings.NewReplacer(".", "_", "[", "_", "]", "").Replace(path))
-}
 
 type environment struct {
 	*loader
@@ -130,103 +122,4 @@ func (e *environment) first(name string) string {
 		}
 	}
 	return name
-}
-
-// list sets a list of texts, from YAML or separated by commas.
-func (l *loader) list(v reflect.Value, text, path string, at Origin) {
-	if strings.HasPrefix(strings.TrimSpace(text), "[") {
-		l.yaml(text, v, path, at)
-		return
-	}
-	v.Set(reflect.MakeSlice(v.Type(), 0, 1))
-	l.origins[path] = at
-	for item := range strings.SplitSeq(text, ",") {
-		if item = strings.TrimSpace(item); item != "" {
-			i := v.Len()
-			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
-			l.set(v.Index(i), item, element(path, i), at)
-		}
-	}
-}
-
-func (l *loader) yaml(text string, v reflect.Value, path string, at Origin) {
-	d := &decoder{loader: l, origin: at}
-	if strings.TrimSpace(text) == "" {
-		text = "{}"
-	}
-	d.document([]byte(text), v, path)
-}
-
-var brackets = regexp.MustCompile(`\[(\d+)\]`)
-
-// overrides applies values that are addressed by path.
-func (l *loader) overrides(values map[string]string) {
-	paths := slices.SortedFunc(maps.Keys(values), comparePaths)
-	for _, path := range paths {
-		l.override(path, values[path])
-	}
-}
-
-// comparePaths puts element 2 before element 10, so that elements can be added.
-func comparePaths(a, b string) int {
-	return slices.CompareFunc(segments(a), segments(b), func(a, b string) int {
-		m, errA := strconv.Atoi(a)
-		n, errB := strconv.Atoi(b)
-		if errA == nil && errB == nil {
-			return cmp.Compare(m, n)
-		}
-		return cmp.Compare(a, b)
-	})
-}
-
-func segments(path string) []string {
-	return strings.Split(brackets.ReplaceAllString(path, ".$1"), ".")
-}
-
-func (l *loader) override(given, text string) {
-	v, path := l.config, ""
-	at := Origin{Layer: FromFlag, Name: given}
-	for _, name := range segments(given) {
-		if v.Kind() == reflect.Pointer {
-			if v.IsNil() {
-				p := reflect.New(v.Type().Elem())
-				p.Elem().Set(newDefault(v.Type().Elem()))
-				v.Set(p)
-				l.origins[path] = at
-			}
-			v = v.Elem()
-		}
-		switch {
-		case v.Kind() == reflect.Struct:
-			field, found := fieldByKey(v.Type(), name)
-			if !found {
-				l.fault(at, given, "%s", unknown(v.Type(), name))
-				return
-			}
-			v, path = v.FieldByIndex(field.Index), join(path, name)
-		case v.Kind() == reflect.Slice:
-			i, err := strconv.Atoi(name)
-			if err != nil || i < 0 || i > v.Len() {
-				l.fault(at, given, "%q is not an index of %s, which has %d; the next is %d", name, path, v.Len(), v.Len())
-				return
-			}
-			path = element(path, i)
-			if i == v.Len() {
-				v.Set(reflect.Append(v, newDefault(v.Type().Elem())))
-				l.origins[path] = at
-			}
-			v = v.Index(i)
-		default:
-			l.fault(at, given, "%s is a single value and has no %q", path, name)
-			return
-		}
-	}
-	switch {
-	case isScalar(v.Type()):
-		l.set(v, text, path, at)
-	case v.Kind() == reflect.Slice && isScalar(v.Type().Elem()):
-		l.list(v, text, path, at)
-	default:
-		l.yaml(text, v, path, at)
-	}
 }

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+)
+
+// folder reads the databases that are files of their own. Where the variables of the environment count them, they come
+// last.
+func (l *loader) folder(c *Config, file string) {
+	if c.DatabasesDir == "" {
+		return
+	}
+	dir := c.DatabasesDir
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(filepath.Dir(file), dir)
+	}
+	entries, err := os.ReadDir(dir) // by name
+	if err != nil {
+		l.fault(l.originOf("databases_dir"), "databases_dir", "can't read the folder %q: %v", dir, cause(err))
+		return
+	}
+	list := reflect.ValueOf(&c.Databases).Elem()
+	for _, f := range entries {
+		extension := filepath.Ext(f.Name())
+		if f.IsDir() || strings.HasPrefix(f.Name(), ".") || extension != ".yaml" && extension != ".yml" {
+			continue // a file that an editor keeps, or a README
+		}
+		i := list.Len()
+		list.Set(reflect.Append(list, newDefault(reflect.TypeFor[Entry]())))
+		at, path := element("databases", i), filepath.Join(dir, f.Name())
+		l.origins[at] = Origin{Layer: FromFile, Name: path}
+		l.file(path, list.Index(i), at)
+		if e := &c.Databases[i]; e.Name == "" {
+			e.Name = strings.TrimSuffix(f.Name(), extension)
+			l.origins[at+".name"] = l.origins[at]
+		}
+	}
+	if len(c.Databases) > 0 {
+		c.DatabasesDir = "" // they are in the list
+	}
+	l.check(len(c.Databases) > 0, "databases_dir", "the folder %q has no file *.yaml, and no other database is given", dir)
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"strings"
+)
+
+// loader holds the state of one call of Load.
+type loader struct {
+	*report
+	config   reflect.Value // of Config
+	environ  map[string]string
+	unopened bool
+	// unreadable is set when the file, or YAML elsewhere, could not be parsed.
+	unreadable bool
+}
+
+func (l *loader) lookup(name string) (string, bool) {
+	value, set := l.environ[name]
+	return value, set
+}
+
+// set gives a scalar its value and its origin.
+func (l *loader) set(v reflect.Value, text, path string, at Origin) {
+	if complaint := setText(v, text); complaint != "" {
+		l.fault(at, path, "%s", complaint)
+		return
+	}
+	delete(l.rejected, path)
+	l.origins[path] = at
+}
+
+// list sets a list of texts, from YAML or separated by commas.
+func (l *loader) list(v reflect.Value, text, path string, at Origin) {
+	if strings.HasPrefix(strings.TrimSpace(text), "[") {
+		l.yaml(text, v, path, at)
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, 1))
+	l.origins[path] = at
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			i := v.Len()
+			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+			l.set(v.Index(i), item, element(path, i), at)
+		}
+	}
+}
+
+func (l *loader) yaml(text string, v reflect.Value, path string, at Origin) {
+	d := &decoder{loader: l, origin: at}
+	if strings.TrimSpace(text) == "" {
+		text = "{}"
+	}
+	d.document([]byte(text), v, path)
+}
+
+// file reads a file into the setting at a path.
+func (l *loader) file(path string, into reflect.Value, at string) {
+	if path == "" {
+		return
+	}
+	origin := Origin{Layer: FromFile, Name: path}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		l.unreadable = true
+		l.fault(origin, "", "can't read the file: %v", cause(err))
+		return
+	}
+	d := &decoder{loader: l, origin: origin}
+	d.document(text, into, at)
+}
