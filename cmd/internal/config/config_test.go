@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,26 +9,6 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
-// golden compares with a file that `go test ./internal/config -update` writes.
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v; go test ./internal/config -update writes it", err)
-	}
-	if got != string(want) {
-		t.Errorf("differs from %s; after checking, go test ./internal/config -update writes it\n got:\n%s\nwant:\n%s", file, got, want)
-	}
-}
 
 // write puts a file into a folder of its own.
 func write(t *testing.T, name, text string) string {
@@ -68,15 +47,7 @@ func mustLoad(t *testing.T, text string, in config.Input) *config.Loaded {
 	return l
 }
 
-// minimal is a valid file that leaves everything else at its default.
-const minimal = `
-database: {url: postgres://app@db/app}
-destinations:
-  - name: orders
-    broker: {stdout: {}}
-`
-
-// lines indents what is to stand within the only destination.
+// destination indents what is to stand within the only destination.
 func destination(text string) string {
 	return "database: {url: postgres://app@db/app}\ndestinations:\n  - name: orders\n" +
 		"    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n"

@@ -182,6 +182,19 @@ broker:
 	}
 }
 
+func TestSizesAreReadWithAnyUnit(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]config.Size{
+		"2048": 2048, "2048B": 2048, "\"2048 B\"": 2048, "2KiB": 2048, "2kB": 2000, "2KB": 2000, "3MB": 3e6,
+		"3MiB": 3 << 20, "1GB": 1e9, "1GiB": 1 << 30,
+	} {
+		l := mustLoad(t, destination("broker: {stdout: }\ndelivery: {max_in_flight_bytes: "+text+"}"), config.Input{})
+		if got := l.Config.Destinations[0].Delivery.MaxInFlightBytes; got != want {
+			t.Errorf("%s is read as %d, want %d", text, int64(got), int64(want))
+		}
+	}
+}
+
 func TestAnchorsAndAliasesWork(t *testing.T) {
 	t.Parallel()
 	l := mustLoad(t, `

@@ -1,29 +1,30 @@
 package config
 
 import (
+	"io"
 	"log/slog"
 	"testing"
+
+	records "github.com/pgoutbox/outbox/format"
 )
 
 // Destinations that say the same of their broker share a client, which is closed when the last of them ends.
 func TestDestinationsShareABrokersClient(t *testing.T) {
 	t.Parallel()
 	pool := &Pool{Logger: slog.New(slog.DiscardHandler)}
-	open := func(change func(*Destination)) *Opened {
+	open := func(change func(*Kafka, *Opening)) io.Closer {
 		t.Helper()
-		d := Standard[Destination]()
-		kafka := Standard[Kafka]()
-		d.Broker.Kafka = &kafka
-		d.Broker.Kafka.Brokers = []string{"127.0.0.1:1"}
-		d.Broker.Kafka.SASL.User, d.Broker.Kafka.SASL.Password = "relay", NewSecret("first")
+		kafka, o := Standard[Kafka](), Opening{Pool: pool, Logger: pool.Logger}
+		kafka.Brokers = []string{"127.0.0.1:1"}
+		kafka.SASL.User, kafka.SASL.Password = "relay", NewSecret("first")
 		if change != nil {
-			change(&d)
+			change(&kafka, &o)
 		}
-		opened, err := d.Open(Opening{Pool: pool, Logger: pool.Logger})
+		_, closer, err := pool.open(&kafka, o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return opened
+		return closer
 	}
 	clients := func(want int) {
 		t.Helper()
@@ -31,21 +32,22 @@ func TestDestinationsShareABrokersClient(t *testing.T) {
 			t.Fatalf("%d clients, want %d", len(pool.clients), want)
 		}
 	}
-	first, second := open(nil), open(func(d *Destination) { d.Name, d.Topics = "another", []string{"orders.*"} })
+	first, second := open(nil), open(func(_ *Kafka, o *Opening) { o.name = "another" })
 	clients(1)
-	password := open(func(d *Destination) { d.Broker.Kafka.SASL.Password = NewSecret("second") })
+	password := open(func(k *Kafka, _ *Opening) { k.SASL.Password = NewSecret("second") })
 	clients(2)
-	events := func(d *Destination) { d.Format.CloudEvents = &CloudEvents{} }
+	events := func(_ *Kafka, o *Opening) { o.format = records.CloudEvents{} }
 	format, same := open(events), open(events)
 	clients(3)
-	alone := open(func(d *Destination) { d.Broker.Kafka.ExactlyOnce = true })
+	alone := open(func(k *Kafka, _ *Opening) { k.ExactlyOnce = true })
 	clients(3)
-	if alone.Coupled == nil || first.Coupled != nil {
+	_, ours := alone.(Coupled)
+	if _, theirs := first.(*use).client.Broker.(Coupled); !ours || theirs {
 		t.Error("the exactly-once client is not the destination's own")
 	}
-	groups := open(func(d *Destination) { d.ShardGroups = mostShared - 1 }) // it would be one too many beside the others
+	groups := open(func(_ *Kafka, o *Opening) { o.groups = mostShared - 1 }) // it would be one too many beside the others
 	clients(4)
-	for _, b := range []*Opened{password, format, same, alone, groups, first, first} { // the second Close of one counts once
+	for _, b := range []io.Closer{password, format, same, alone, groups, first, first} { // the second Close of one counts once
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -53,16 +55,14 @@ func TestDestinationsShareABrokersClient(t *testing.T) {
 	clients(1)
 	third := open(nil)
 	clients(1)
-	for _, b := range []*Opened{second, third} {
+	for _, b := range []io.Closer{second, third} {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	clients(0)
 
-	d := Standard[Destination]()
-	d.Broker.Kafka = &Kafka{}
-	if _, err := d.Open(Opening{Pool: pool, Logger: pool.Logger}); err == nil {
+	if _, _, err := pool.open(&Kafka{}, Opening{Pool: pool, Logger: pool.Logger}); err == nil {
 		t.Error("a client without addresses was opened")
 	}
 	clients(0)
