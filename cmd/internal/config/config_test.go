@@ -20,8 +20,8 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// load reads a file with this text. Messages call it outbox.yaml.
-func load(t *testing.T, text string, in config.Input) (*config.Loaded, string) {
+// try reads a file with this text. Messages call it outbox.yaml.
+func try(t *testing.T, text string, in config.Input) (*config.Loaded, string) {
 	t.Helper()
 	in.File = write(t, "outbox.yaml", text)
 	if in.Hostname == "" {
@@ -40,7 +40,7 @@ func load(t *testing.T, text string, in config.Input) (*config.Loaded, string) {
 
 func mustLoad(t *testing.T, text string, in config.Input) *config.Loaded {
 	t.Helper()
-	l, fault := load(t, text, in)
+	l, fault := try(t, text, in)
 	if fault != "" {
 		t.Fatal(fault)
 	}
@@ -52,3 +52,11 @@ func destination(text string) string {
 	return "database: {url: postgres://app@db/app}\ndestinations:\n  - name: orders\n" +
 		"    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n"
 }
+
+// minimal is a valid file that leaves everything else at its default.
+const minimal = `
+database: {url: postgres://app@db/app}
+destinations:
+  - name: orders
+    broker: {stdout: {}}
+`

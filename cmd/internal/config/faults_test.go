@@ -263,7 +263,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 
 	var all strings.Builder
 	for _, c := range cases {
-		l, message := load(t, c.text, c.in)
+		l, message := try(t, c.text, c.in)
 		if l != nil {
 			t.Errorf("%s: no fault", c.name)
 			continue
@@ -307,7 +307,7 @@ func TestASyntaxErrorShowsNothingOfTheLinesAround(t *testing.T) {
 		"database:\n  url: | hidden\n",
 		"database:\n  url: !hidden [\n",
 	} {
-		_, message := load(t, text, config.Input{})
+		_, message := try(t, text, config.Input{})
 		if message == "" || strings.Contains(message, "hidden") {
 			t.Errorf("%q: %s", text, message)
 		}

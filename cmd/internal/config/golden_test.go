@@ -25,11 +25,3 @@ func golden(t *testing.T, file, got string) {
 		t.Errorf("differs from %s; after checking, go test ./internal/config/load -update writes it\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }
-
-// minimal is a valid file that leaves everything else at its default.
-const minimal = `
-database: {url: postgres://app@db/app}
-destinations:
-  - name: orders
-    broker: {stdout: {}}
-`

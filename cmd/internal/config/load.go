@@ -51,10 +51,10 @@ func Load(in Input) (*Loaded, error) {
 	l.file(in.File, l.config, "")
 	l.environment()
 	l.overrides(in.Overrides)
-	config := l.config.Addr().Interface().(*Config)
-	l.folder(config, in.File)
-	if in.DatabaseURL != "" && !config.Several() {
-		l.set(reflect.ValueOf(&config.Database.URL).Elem(), in.DatabaseURL, "database.url", Origin{Layer: FromFlag, Name: "DATABASE_URL"})
+	c := l.config.Addr().Interface().(*Config)
+	l.folder(c, in.File)
+	if in.DatabaseURL != "" && !c.Several() {
+		l.set(reflect.ValueOf(&c.Database.URL).Elem(), in.DatabaseURL, "database.url", Origin{Layer: FromFlag, Name: "DATABASE_URL"})
 	}
 	if l.unreadable {
 		// What is missing can't be known.
@@ -62,14 +62,14 @@ func Load(in Input) (*Loaded, error) {
 		return nil, l.faults
 	}
 	l.secretFiles()
-	l.inheritance(config)
-	if config.Name == "" {
-		config.Name = defaultName(in.Hostname)
+	l.inheritance(c)
+	if c.Name == "" {
+		c.Name = defaultName(in.Hostname)
 	}
-	l.validate(config)
+	l.validate(c)
 	if len(l.faults) > 0 {
 		l.faults.sort()
 		return nil, l.faults
 	}
-	return &Loaded{Config: *config, Warnings: l.warnings, origins: l.origins}, nil
+	return &Loaded{Config: *c, Warnings: l.warnings, origins: l.origins}, nil
 }

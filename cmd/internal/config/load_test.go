@@ -398,7 +398,7 @@ func TestServicesOfUsersHaveMorePatience(t *testing.T) {
 	t.Parallel()
 	read := func(broker, delivery string) config.Delivery {
 		t.Helper()
-		l, faults := load(t, "database: {url: postgres://a@b/c}\ndestinations:\n- name: d\n  broker: "+broker+"\n"+delivery, config.Input{})
+		l, faults := try(t, "database: {url: postgres://a@b/c}\ndestinations:\n- name: d\n  broker: "+broker+"\n"+delivery, config.Input{})
 		if faults != "" {
 			t.Fatal(faults)
 		}

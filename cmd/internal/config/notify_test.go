@@ -10,7 +10,7 @@ import (
 
 func TestADestinationNotifiesAsItSaysOrElseAsAllDo(t *testing.T) {
 	t.Parallel()
-	l, complaint := load(t, `
+	l, complaint := try(t, `
 database: {url: "postgres://localhost/orders"}
 notify: {webhook: {url: "https://hooks.example.com/hidden"}, every: 5m}
 destinations:

@@ -99,9 +99,9 @@ func (o *OAuth) Advise(r *report, path string) {
 	})
 }
 
-func checkOAuthFields(r *report, fields []OAuthField, path string, check func(OAuthField, string)) {
+func checkOAuthFields(r *report, list []OAuthField, path string, check func(OAuthField, string)) {
 	seen := make(map[string]bool)
-	for i, f := range fields {
+	for i, f := range list {
 		at := element(path, i)
 		check(f, at)
 		r.check(!seen[f.Name], at+".name", "%q is given twice", f.Name)
