@@ -16,6 +16,9 @@ import (
 	grpcbroker "github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/grpc/outboxpb"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/webhook"
 )
@@ -59,15 +62,15 @@ func TestMessagesReachTheServicesThatAreConfigured(t *testing.T) {
 		}
 	}()
 
-	single, remote := config.Standard[config.Webhook](), config.Standard[config.GRPC]()
-	single.URL, single.Secret, single.AllowNetworks = config.NewURL(web.URL), config.NewSecret(secret), []string{"127.0.0.1"}
-	single.APIKeyHeader, single.APIKey = "X-Api-Key", config.NewSecret("key")
+	single, remote := fields.Default[brokers.Webhook](), fields.Default[brokers.GRPC]()
+	single.URL, single.Secret, single.AllowNetworks = scalar.NewURL(web.URL), scalar.NewSecret(secret), []string{"127.0.0.1"}
+	single.APIKeyHeader, single.APIKey = "X-Api-Key", scalar.NewSecret("key")
 	several := single
 	several.Batch = 100
 	remote.Target = listener.Addr().String()
-	for name, b := range map[string]config.Broker{"http": {Webhook: &single}, "http, batches": {Webhook: &several},
+	for name, b := range map[string]brokers.Broker{"http": {Webhook: &single}, "http, batches": {Webhook: &several},
 		"grpc": {GRPC: &remote}} {
-		broker, err := config.Destination{Broker: b}.Open(config.Opening{})
+		broker, err := config.Destination{Broker: b}.Open(brokers.Opening{})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -88,18 +91,18 @@ func TestMessagesReachTheServicesThatAreConfigured(t *testing.T) {
 
 func TestABrokerIsOpenedFromItsSectionWithoutAConnection(t *testing.T) {
 	t.Parallel()
-	sqs, sns, pubsub := config.Standard[config.SQS](), config.Standard[config.SNS](), config.Standard[config.PubSub]()
+	sqs, sns, pubsub := fields.Default[brokers.SQS](), fields.Default[brokers.SNS](), fields.Default[brokers.PubSub]()
 	sqs.Region, sqs.CreateQueues = "eu-central-1", true
 	sns.Topic = "arn:aws:sns:eu-central-1:123456789012:{topic}.fifo"
 	pubsub.Project = "shop-4711"
-	redis, rabbit := config.Standard[config.Redis](), config.Standard[config.RabbitMQ]()
+	redis, rabbit := fields.Default[brokers.Redis](), fields.Default[brokers.RabbitMQ]()
 	redis.Addresses = []string{"127.0.0.1:1"}
 	rabbit.Exchange, rabbit.CreateExchange = "events", "topic"
-	rabbit.CreateQueues = []config.RabbitMQQueue{{Name: "orders", Bindings: []string{"orders.#"}, MaxLength: 1000}}
-	open := func(b config.Broker) (*config.Opened, error) {
-		return config.Destination{Broker: b}.Open(config.Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
+	rabbit.CreateQueues = []brokers.RabbitMQQueue{{Name: "orders", Bindings: []string{"orders.#"}, MaxLength: 1000}}
+	open := func(b brokers.Broker) (*config.Opened, error) {
+		return config.Destination{Broker: b}.Open(brokers.Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)})
 	}
-	for name, chosen := range map[string]config.Broker{
+	for name, chosen := range map[string]brokers.Broker{
 		"sqs": {SQS: &sqs}, "sns": {SNS: &sns}, "pubsub": {PubSub: &pubsub}, "redis": {Redis: &redis}, "rabbitmq": {RabbitMQ: &rabbit},
 	} {
 		broker, err := open(chosen)
@@ -112,31 +115,31 @@ func TestABrokerIsOpenedFromItsSectionWithoutAConnection(t *testing.T) {
 		}
 	}
 	sqs.Queue = "{topic}"
-	if _, err := open(config.Broker{SQS: &sqs}); err == nil {
+	if _, err := open(brokers.Broker{SQS: &sqs}); err == nil {
 		t.Error("standard queues were taken without unordered")
 	}
 	redis.Stream = "{topic"
-	if _, err := open(config.Broker{Redis: &redis}); err == nil {
+	if _, err := open(brokers.Broker{Redis: &redis}); err == nil {
 		t.Error("a broken template was taken")
 	}
 	rabbit.CreateQueues[0].Bindings = nil
-	if _, err := open(config.Broker{RabbitMQ: &rabbit}); err == nil {
+	if _, err := open(brokers.Broker{RabbitMQ: &rabbit}); err == nil {
 		t.Error("a queue that nothing reaches was taken")
 	}
 }
 
 func TestAFormatThatABrokerCantTakeIsAFault(t *testing.T) {
 	t.Parallel()
-	d := config.Standard[config.Destination]()
-	d.Broker.Stdout = &config.Stdout{}
+	d := fields.Default[config.Destination]()
+	d.Broker.Stdout = &brokers.Stdout{}
 	d.Format.CloudEvents = &config.CloudEvents{Source: "/x"}
-	o := config.Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)}
+	o := brokers.Opening{Stdout: io.Discard, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := d.Open(o); err == nil || !strings.Contains(err.Error(), "format of their own") {
 		t.Errorf("the error is %v", err)
 	}
 	d.Format.CloudEvents = nil
-	d.SchemaRegistry = &config.SchemaRegistry{URLs: []string{"registry"},
-		Schemas: []config.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
+	d.SchemaRegistry = &brokers.SchemaRegistry{URLs: []string{"registry"},
+		Schemas: []brokers.RegistrySchema{{Subject: "a", Type: "avro", File: "/no/such"}}}
 	if _, err := d.Open(o); err == nil || !strings.Contains(err.Error(), "/no/such") {
 		t.Errorf("the error is %v", err)
 	}

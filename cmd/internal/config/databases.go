@@ -1,5 +1,7 @@
 package config
 
+import "github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+
 // Entry is one of several databases, with what the top level has for a single one. What it doesn't say, the top level
 // says.
 type Entry struct {
@@ -12,9 +14,9 @@ type Entry struct {
 
 // Database says where the outbox is.
 type Database struct {
-	URL     URL    `json:"url" jsonschema:"Connection URL or keyword/value string. Required."`
-	URLFile string `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
+	URL     scalar.URL `json:"url" jsonschema:"Connection URL or keyword/value string. Required."`
+	URLFile string     `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
 
-	ViewerURL     URL    `json:"viewer_url" jsonschema:"Connection of a database role that can't read payloads, such as migrate grants --viewer makes; viewers read by it. Empty: url."`
-	ViewerURLFile string `json:"viewer_url_file" jsonschema:"File that holds the URL, instead of viewer_url."`
+	ViewerURL     scalar.URL `json:"viewer_url" jsonschema:"Connection of a database role that can't read payloads, such as migrate grants --viewer makes; viewers read by it. Empty: url."`
+	ViewerURLFile string     `json:"viewer_url_file" jsonschema:"File that holds the URL, instead of viewer_url."`
 }

@@ -3,29 +3,33 @@ package config
 import (
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // Destination is a broker with a filter, and how messages are delivered to it.
 type Destination struct {
-	Name           string          `json:"name" jsonschema:"Name of the destination's cursor: a new name begins with everything that is in the outbox. Required."`
-	Topics         []string        `json:"topics" jsonschema:"Topics that are wanted, as patterns in which * stands for any text; a pattern after a ! excludes. Empty: all."`
-	Filter         []Match         `json:"filter" jsonschema:"Conditions, of which a wanted message meets at least one. Empty: all."`
-	Route          Route           `json:"route" jsonschema:"Topics and headers under which messages are sent."`
-	Format         Format          `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
-	SchemaRegistry *SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
-	Rate           int             `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that are sent at most; each shard group has an equal part. 0: no limit."`
-	ShardGroups    int             `json:"shard_groups" field:"Groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
-	Source         *Source         `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
-	Replication    *Replication    `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
-	Broker         Broker          `json:"broker" jsonschema:"Exactly one broker."`
-	Delivery       Delivery        `json:"delivery" jsonschema:"Retries and bounds."`
-	Lease          time.Duration   `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
-	LagObjective   time.Duration   `json:"lag_objective" min:"0" jsonschema:"How long a message may wait before the verdict is that the destination lags. 0: as long as it likes."`
-	Poll           Poll            `json:"poll" jsonschema:"How often the database is asked for new messages."`
-	Notify         *Notify         `json:"notify" jsonschema:"Who is told of this destination's messages, instead of what stands at the top level."`
-	DrainTimeout   time.Duration   `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
+	Name           string                  `json:"name" jsonschema:"Name of the destination's cursor: a new name begins with everything that is in the outbox. Required."`
+	Topics         []string                `json:"topics" jsonschema:"Topics that are wanted, as patterns in which * stands for any text; a pattern after a ! excludes. Empty: all."`
+	Filter         []Match                 `json:"filter" jsonschema:"Conditions, of which a wanted message meets at least one. Empty: all."`
+	Route          Route                   `json:"route" jsonschema:"Topics and headers under which messages are sent."`
+	Format         Format                  `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
+	SchemaRegistry *brokers.SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
+	Rate           int                     `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that are sent at most; each shard group has an equal part. 0: no limit."`
+	ShardGroups    int                     `json:"shard_groups" field:"Groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
+	Source         *Source                 `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
+	Replication    *Replication            `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
+	Broker         brokers.Broker          `json:"broker" jsonschema:"Exactly one broker."`
+	Delivery       Delivery                `json:"delivery" jsonschema:"Retries and bounds."`
+	Lease          time.Duration           `json:"lease" jsonschema:"How long after the last sign of life of a relay another one takes over."`
+	LagObjective   time.Duration           `json:"lag_objective" min:"0" jsonschema:"How long a message may wait before the verdict is that the destination lags. 0: as long as it likes."`
+	Poll           Poll                    `json:"poll" jsonschema:"How often the database is asked for new messages."`
+	Notify         *Notify                 `json:"notify" jsonschema:"Who is told of this destination's messages, instead of what stands at the top level."`
+	DrainTimeout   time.Duration           `json:"drain_timeout" jsonschema:"How long the relay waits on shutdown for what is in flight."`
 }
 
 // Delivery configures retries and bounds.
@@ -36,7 +40,7 @@ type Delivery struct {
 	Outage           Outage        `json:"outage" jsonschema:"What counts as an outage of the broker, and how often it is asked again."`
 	HoldAfter        time.Duration `json:"hold_after" jsonschema:"A key that must pause for longer is held in the database, so that other keys go on."`
 	MaxInFlight      int           `json:"max_in_flight" min:"2" max:"10000000" jsonschema:"Messages that are read and not settled yet, at most. At least twice batch."`
-	MaxInFlightBytes Size          `json:"max_in_flight_bytes" min:"1024" jsonschema:"Their size together, at most. One batch may exceed it."`
+	MaxInFlightBytes scalar.Size   `json:"max_in_flight_bytes" min:"1024" jsonschema:"Their size together, at most. One batch may exceed it."`
 	Batch            int           `json:"batch" min:"1" max:"1000000" jsonschema:"Messages in one call to the broker, at most. Half as many are read at once."`
 }
 
@@ -62,7 +66,7 @@ type Poll struct {
 // SetDefaults gives what a destination has unless told otherwise.
 func (d *Destination) SetDefaults() {
 	engine, table := relay.Defaults(), polling.Defaults()
-	adopt(&d.Delivery, engine)
+	fields.Adopt(&d.Delivery, engine)
 	d.DrainTimeout, d.ShardGroups, d.Lease, d.LagObjective = engine.DrainTimeout, table.Groups, table.Lease, table.LagObjective
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
 }
@@ -70,12 +74,12 @@ func (d *Destination) SetDefaults() {
 // patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error
 // for each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages
 // have failed and none was accepted.
-func (d *Destination) patience(r *report, path string) {
+func (d *Destination) patience(r *findings.Report, path string) {
 	if d.Broker.Webhook == nil && d.Broker.GRPC == nil {
 		return
 	}
 	path += ".delivery."
-	given := func(key string) bool { return r.given(path + key) }
+	given := func(key string) bool { return r.Given(path + key) }
 	if !given("max_attempts") {
 		d.Delivery.MaxAttempts = 40
 	}

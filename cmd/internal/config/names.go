@@ -14,7 +14,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 
-func defaultName(hostname string) string {
+func DefaultName(hostname string) string {
 	if hostname == "" {
 		hostname, _ = os.Hostname()
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/pgoutbox/outbox/broker/registry"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/around"
@@ -16,7 +17,7 @@ type Opened struct {
 
 	// Coupled is not nil if the broker wants to see what its source reads and settles. It then belongs to one shard
 	// group.
-	Coupled Coupled
+	Coupled brokers.Coupled
 
 	// Calls is how many calls a relay has on their way: more than its default (0) where each message is a request of
 	// its own, and the slowest one holds up its call.
@@ -33,21 +34,16 @@ func (o *Opened) Unwrap() relay.Broker { return o.Broker }
 
 var _ relay.Wrapper = (*Opened)(nil)
 
-// Coupled is the side of a broker that is coupled to a source.
-type Coupled interface {
-	Source(relay.Source) relay.Source
-}
-
 // Open opens the destination's broker. Faults have the names of fields, from the destination's on.
-func (d Destination) Open(o Opening) (*Opened, error) {
+func (d Destination) Open(o brokers.Opening) (*Opened, error) {
 	var faults settings.Faults
 	var broker relay.Broker
 	var closer io.Closer
-	o.name, o.groups, o.format = d.Name, d.ShardGroups, d.Format.Description()
-	kind, field, err := d.Broker.chosen()
+	o.Name, o.Groups, o.Format = d.Name, d.ShardGroups, d.Format.Description()
+	kind, field, err := d.Broker.Chosen()
 	faults.Add("Broker", err)
 	if err == nil {
-		broker, closer, err = o.Pool.open(kind, o)
+		broker, closer, err = o.Pool.Open(kind, o)
 		faults.Add("Broker."+field, err)
 	}
 	whole, err := d.Surround(broker)
@@ -59,9 +55,9 @@ func (d Destination) Open(o Opening) (*Opened, error) {
 		return nil, err
 	}
 	opened := &Opened{Broker: whole, closer: closer}
-	opened.Coupled, _ = broker.(Coupled)
+	opened.Coupled, _ = broker.(brokers.Coupled)
 	switch kind.(type) {
-	case *SQS, *SNS, *PubSub, *Webhook, *GRPC:
+	case *brokers.SQS, *brokers.SNS, *brokers.PubSub, *brokers.Webhook, *brokers.GRPC:
 		opened.Calls = 4
 	}
 	return opened, nil
@@ -74,7 +70,7 @@ func (d Destination) Surround(broker relay.Broker) (relay.Broker, error) {
 	faults.Add("Route", err)
 	var framer *registry.Framer
 	if d.SchemaRegistry != nil {
-		framer, err = d.SchemaRegistry.open()
+		framer, err = d.SchemaRegistry.Open()
 		faults.Add("SchemaRegistry", err)
 	}
 	if err := faults.Err(); err != nil || broker == nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
 func TestASecretNeverPrints(t *testing.T) {
@@ -20,15 +22,15 @@ func TestASecretNeverPrints(t *testing.T) {
 	var value config.Config
 	filled := map[reflect.Type]bool{}
 	fill(t, reflect.ValueOf(&value).Elem(), filled)
-	for _, want := range []any{config.Kafka{}, config.OAuth{}, config.Redis{}, config.RabbitMQ{}, config.NotifyWebhook{},
-		config.SchemaRegistry{}} {
+	for _, want := range []any{brokers.Kafka{}, brokers.OAuth{}, brokers.Redis{}, brokers.RabbitMQ{}, config.NotifyWebhook{},
+		brokers.SchemaRegistry{}} {
 		if !filled[reflect.TypeOf(want)] {
 			t.Fatalf("the walk doesn't come to %T", want)
 		}
 	}
 	var values []any
 	collect(reflect.ValueOf(&value), &values)
-	values = append(values, map[string]config.Secret{"a": config.NewSecret("hidden")})
+	values = append(values, map[string]scalar.Secret{"a": scalar.NewSecret("hidden")})
 	var out bytes.Buffer
 	for verb := ' '; verb <= 'z'; verb++ {
 		for _, flags := range []string{"", "+", "#"} {
@@ -66,7 +68,7 @@ func TestASecretNeverPrints(t *testing.T) {
 	if !strings.Contains(out.String(), `"url":"nats://u:***@n"`) || !strings.Contains(string(document), "nats://u:***@n") {
 		t.Errorf("the mask is missing:\n%s", document)
 	}
-	if config.NewSecret("").String() != "" || (config.Secret{}).String() != "" {
+	if scalar.NewSecret("").String() != "" || (scalar.Secret{}).String() != "" {
 		t.Error("an empty secret looks as if it were set")
 	}
 }
@@ -75,11 +77,11 @@ func TestASecretNeverPrints(t *testing.T) {
 func fill(t *testing.T, v reflect.Value, filled map[reflect.Type]bool) {
 	filled[v.Type()] = true
 	switch p := v.Addr().Interface().(type) {
-	case *config.Secret:
-		*p = config.NewSecret("hidden")
+	case *scalar.Secret:
+		*p = scalar.NewSecret("hidden")
 		return
-	case *config.URL:
-		*p = config.NewURL("nats://u:hidden@n")
+	case *scalar.URL:
+		*p = scalar.NewURL("nats://u:hidden@n")
 		return
 	}
 	switch v.Kind() {

@@ -3,6 +3,8 @@ package config
 import (
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/relay/replication"
 )
 
@@ -12,12 +14,12 @@ type Replication struct {
 	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
 	Emitted     bool          `json:"emitted" jsonschema:"Whether messages that Writer.Emit writes to the log without a row are delivered. Whoever may execute pg_logical_emit_message can then publish; by default that is every role."`
-	CatchUp     Size          `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done, if inserts follow the lock on the row of their key. 0: never."`
+	CatchUp     scalar.Size   `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done, if inserts follow the lock on the row of their key. 0: never."`
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
 func (r *Replication) SetDefaults() {
-	adopt(r, replication.Defaults())
+	fields.Adopt(r, replication.Defaults())
 	r.Slot, r.Failover = "", true
 }
 

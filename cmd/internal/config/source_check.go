@@ -5,12 +5,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped"
 )
 
-func (d *Destination) checkSource(r *report, path string) {
+func (d *Destination) checkSource(r *findings.Report, path string) {
 	s := d.Source
 	if s == nil {
 		return
@@ -21,41 +23,41 @@ func (d *Destination) checkSource(r *report, path string) {
 		names = append(names, p.Name)
 	}
 	hint := "; there are " + strings.Join(names, ", ")
-	if near, found := nearest(s.Preset, names); found {
+	if near, found := findings.Nearest(s.Preset, names); found {
 		hint = "; did you mean " + strconv.Quote(near) + "?"
 	}
 	if s.Preset != "" && !slices.Contains(names, s.Preset) {
-		r.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
-		r.reject(at) // what it lacks is the preset's
+		r.Check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
+		r.Reject(at) // what it lacks is the preset's
 		return
 	}
 	for i, text := range s.Lock {
 		_, err := strconv.ParseInt(text, 10, 64)
-		r.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
+		r.Check(err == nil, fields.Element(at+".lock", i), "%q is not a whole number", text)
 	}
 	for i, pair := range s.Columns.HeaderColumns {
 		name, column, _ := strings.Cut(pair, "=")
-		r.check(name != "" && column != "", element(at+".columns.header_columns", i),
+		r.Check(name != "" && column != "", fields.Element(at+".columns.header_columns", i),
 			"%q is not a pair such as sequence=sequence_number", pair)
 	}
 	strategy, m := s.Resolve()
-	r.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
+	r.Check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
 		"xmin, serial or replication")
 	s.strategyDefaults(r, at, strategy)
 	logs := strategy == logStrategy
-	r.check(!logs || len(s.unused()) == 0, at, "strategy replication takes rows as they are committed and changes "+
+	r.Check(!logs || len(s.unused()) == 0, at, "strategy replication takes rows as they are committed and changes "+
 		"none, so it can't make use of: %s", strings.Join(s.unused(), ", "))
-	r.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
+	r.Advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
 		"has no effect, since this broker doesn't tell of partitions")
-	r.check(d.ShardGroups == 1 || keepsOffsets(strategy), path+".shard_groups",
+	r.Check(d.ShardGroups == 1 || keepsOffsets(strategy), path+".shard_groups",
 		"%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
 
 	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
 	policy := path + ".delivery.on_exhausted"
-	if !r.given(policy) && !m.Failure.Place() {
+	if !r.Given(policy) && !m.Failure.Place() {
 		d.Delivery.OnExhausted = "block"
 	}
-	r.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
+	r.Check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
 }
 
@@ -78,15 +80,15 @@ func (s *Source) unused() (names []string) {
 }
 
 // strategyDefaults sets the defaults that depend on the strategy.
-func (s *Source) strategyDefaults(r *report, at, strategy string) {
+func (s *Source) strategyDefaults(r *findings.Report, at, strategy string) {
 	library := mapped.Defaults(strategy)
-	if !r.given(at + ".max_holds") {
+	if !r.Given(at + ".max_holds") {
 		s.MaxHolds = library.MaxHolds
 	}
 	if strategy == mapping.SkipLocked {
 		settings.Default(&s.Transactions, library.Transactions)
 	}
-	r.check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
+	r.Check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
 		"%d, but strategy %s has no transactions open while it publishes: leave it out", s.Transactions, strategy)
 }
 
@@ -107,10 +109,10 @@ func (d *Destination) sourceFaults() error {
 }
 
 // sources checks what destinations with tables of their own have to do with one another.
-func checkRecords(r *report, destinations []Destination, at string) {
+func checkRecords(r *findings.Report, destinations []Destination, at string) {
 	tables := make(map[string]string)
 	for i := range destinations {
-		d, path := &destinations[i], element(at, i)
+		d, path := &destinations[i], fields.Element(at, i)
 		if d.Source == nil {
 			continue
 		}
@@ -123,7 +125,7 @@ func checkRecords(r *report, destinations []Destination, at string) {
 			written = name.String()
 		}
 		first, twice := tables[written]
-		r.check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
+		r.Check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
 		tables[written] = path
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 )
 
 const server = `
@@ -329,6 +329,6 @@ func accepted(t *testing.T, c Converted) error {
 	if err := os.WriteFile(path, c.YAML, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := config.Load(config.Input{File: path})
+	_, err := load.Config(load.Input{File: path})
 	return err
 }
