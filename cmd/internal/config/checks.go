@@ -23,7 +23,7 @@ func (c *Config) Check(r *findings.Report, unopened bool) {
 	checkWork(r, c.Notify, c.Destinations, "", files, unopened)
 }
 
-// checkDatabases checks all of them.
+// checkDatabases checks all databases, where there are several.
 func (c *Config) checkDatabases(r *findings.Report, files map[string]string, unopened bool) {
 	for _, name := range []string{"url", "viewer_url"} {
 		path := "database." + name
@@ -49,7 +49,8 @@ func (c *Config) checkDatabases(r *findings.Report, files map[string]string, uno
 	}
 }
 
-// checkWork checks what is done with one database, by the settings below a path. files are those that destinations write to.
+// checkWork checks what is done with one database, by the settings below a path. files are those that destinations
+// write to.
 func checkWork(r *findings.Report, n *Notify, destinations []Destination, at string, files map[string]string, unopened bool) {
 	n.check(r, fields.Join(at, "notify"))
 	at = fields.Join(at, "destinations")

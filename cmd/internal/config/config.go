@@ -1,22 +1,6 @@
-// Package config reads the configuration of the relay daemon.
-//
-// There are four layers, each over the one before: defaults, a YAML file,
-// OUTBOX_* environment variables, and overrides that stem from flags. [Load]
-// reports every fault of all layers together, each with its place.
-//
-// A setting has one path, such as database.url or
-// destinations[0].delivery.batch. Its environment variable is the path in
-// capitals with underscores: OUTBOX_DATABASE_URL,
-// OUTBOX_DESTINATIONS_0_DELIVERY_BATCH.
-//
-// Text in the file may refer to variables as ${NAME} or, with a default for a
-// variable that is unset or empty, as ${NAME:-default} or ${NAME:default}.
-// They are replaced after the file is parsed, so a value can't change its
-// structure. $${ stands for a literal ${.
-//
-// Next to each secret stands a setting with the suffix _file, which names a
-// file that holds it. A secret set in a higher layer replaces one of a lower
-// layer, whichever of the two forms they have.
+// Package config has the sections of the relay daemon's configuration: their settings with defaults and checks, and
+// what the packages of the library take of them. Package load reads them; the sections of brokers are in package
+// brokers.
 package config
 
 import (
@@ -26,9 +10,9 @@ import (
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
-// The tags of the fields below are the one description of the format: json has
-// the key, jsonschema what it means; enum, min and max (inclusive) constrain
-// it. Durations must be positive. defaults.go has the defaults.
+// The tags of the fields, here and in the rooms below, are the one description of the format: json has the key,
+// jsonschema what it means; enum, min and max (inclusive) constrain it. Durations must be positive. SetDefaults gives a
+// section its defaults: those of the package that it configures, so that there is one place for each.
 
 // Config is the daemon's configuration.
 type Config struct {
@@ -56,8 +40,8 @@ type Retention struct {
 	Interval time.Duration `json:"interval" jsonschema:"Pause between two attempts."`
 }
 
-// SetDefaults gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name is
-// set by [Load], from the host's name.
+// SetDefaults gives the settings of an empty file. They aren't valid: a database and a destination must be given. Name
+// is set by package load, from the host's name.
 func (c *Config) SetDefaults() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}

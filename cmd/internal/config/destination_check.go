@@ -18,8 +18,8 @@ func (d *Destination) check(r *findings.Report, path string, unopened bool) {
 	r.Check(d.Name == "" || namePattern.MatchString(d.Name), path+".name", "%q is no name; %s", d.Name, nameRule)
 	for i, topic := range d.Topics {
 		pattern := strings.TrimPrefix(topic, "!")
-		r.Check(pattern != "" && len(pattern) <= maxPattern && !strings.ContainsAny(pattern, " \t\r\n!?[]{}\\"), fields.Element(path+".topics", i),
-			"%q is not a pattern of topics such as orders.* or !orders.internal", topic)
+		r.Check(pattern != "" && len(pattern) <= maxPattern && !strings.ContainsAny(pattern, " \t\r\n!?[]{}\\"),
+			fields.Element(path+".topics", i), "%q is not a pattern of topics such as orders.* or !orders.internal", topic)
 	}
 
 	if !r.Given(path + ".delivery.max_in_flight") {
@@ -70,8 +70,8 @@ func (d *Destination) checkReplication(r *findings.Report, path string) {
 		"%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }
 
-// adapters reports what the packages have to say that a destination configures. Its broker is opened and closed: it has
-// connected to nothing.
+// checkPackages reports what the packages have to say that a destination configures. Its broker is opened and closed,
+// unless unopened: it has connected to nothing.
 func (d *Destination) checkPackages(r *findings.Report, path string, unopened bool) {
 	var faults settings.Faults
 	faults.Add("Delivery", d.Engine().Check())

@@ -45,10 +45,12 @@ type Placement struct {
 	Alias    string `json:"alias" jsonschema:"Its name there. Empty: Debezium's name of the column."`
 }
 
+// SetDefaults gives binary events with the aggregate as their subject.
 func (c *CloudEvents) SetDefaults() {
 	c.Mode, c.Source, c.Subject = "binary", records.DefaultSource, "{aggregate_id}"
 }
 
+// SetDefaults gives the layout that Debezium's router has by default.
 func (d *Debezium) SetDefaults() {
 	*d = Debezium{Key: "string", Value: "string", Header: "string", Payload: "jsonb", Schema: "outbox.public.outboxevent.Value"}
 }

@@ -48,8 +48,10 @@ type Proxy struct {
 	UsersOnly bool     `json:"users_only" jsonschema:"Refuse a login that is no user's."`
 }
 
+// SetDefaults makes it a viewer.
 func (u *User) SetDefaults() { u.Role = "viewer" }
 
+// SetDefaults gives the header that most proxies use.
 func (p *Proxy) SetDefaults() { p.Header = "X-Forwarded-User" }
 
 // Guarded reports whether somebody has to log in.

@@ -14,6 +14,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 
+// DefaultName makes a name of a hostname; "" is that of this host.
 func DefaultName(hostname string) string {
 	if hostname == "" {
 		hostname, _ = os.Hostname()

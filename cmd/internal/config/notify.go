@@ -32,8 +32,13 @@ type NotifyCommand struct {
 	Timeout time.Duration `json:"timeout" jsonschema:"After it the program is killed."`
 }
 
-func (n *Notify) SetDefaults()        { fields.Adopt(n, notify.Defaults()) }
+// SetDefaults gives the defaults of package notify.
+func (n *Notify) SetDefaults() { fields.Adopt(n, notify.Defaults()) }
+
+// SetDefaults bounds a request.
 func (w *NotifyWebhook) SetDefaults() { w.Timeout = 10 * time.Second }
+
+// SetDefaults bounds a run.
 func (c *NotifyCommand) SetDefaults() { c.Timeout = 10 * time.Second }
 
 func (n *Notify) check(r *findings.Report, path string) {

@@ -18,6 +18,7 @@ type Replication struct {
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
+// SetDefaults gives the defaults of package replication, but no slot: its name is made from the destination.
 func (r *Replication) SetDefaults() {
 	fields.Adopt(r, replication.Defaults())
 	r.Slot, r.Failover = "", true

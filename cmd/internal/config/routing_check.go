@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/route"
 )
 
-// routing checks what the packages route and format have to say about a destination.
+// checkRouting checks what the packages route and format have to say about a destination.
 func (d *Destination) checkRouting(r *findings.Report, path string) {
 	selection := d.Selection()
 	selection.Topics = nil // checked already
@@ -29,9 +29,9 @@ func (d *Destination) checkRouting(r *findings.Report, path string) {
 	}
 }
 
-// placements checks, by a message that has every header that can be known here, that a header which the Debezium layout
-// places is there when the header rules have been applied, and that no column becomes one which the layout writes
-// itself.
+// checkPlacements checks, by a message that has every header that can be known here, that a header which the Debezium
+// layout places is there when the header rules have been applied, and that no column becomes one which the layout
+// writes itself.
 func (d *Destination) checkPlacements(r *findings.Report, path string) {
 	rules, err := route.Table{Headers: d.Table().Headers}.Parse()
 	if err != nil {

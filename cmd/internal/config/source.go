@@ -95,8 +95,10 @@ type Purge struct {
 	ArchiveTable string `json:"archive_table" field:"Archive" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
+// SetDefaults leaves the strategy to the preset. Checks set what depends on the strategy.
 func (s *Source) SetDefaults() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
 
+// SetDefaults keeps rows for 30 days.
 func (p *Purge) SetDefaults() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
 
 // Config is the purge as its package has it.

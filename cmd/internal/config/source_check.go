@@ -108,7 +108,7 @@ func (d *Destination) sourceFaults() error {
 	return faults.Err()
 }
 
-// sources checks what destinations with tables of their own have to do with one another.
+// checkRecords checks what destinations with tables of their own have to do with one another.
 func checkRecords(r *findings.Report, destinations []Destination, at string) {
 	tables := make(map[string]string)
 	for i := range destinations {

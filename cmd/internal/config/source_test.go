@@ -164,7 +164,8 @@ func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
 		`{preset: outbox_event}, lease: 5ms`:                     "lease: 5ms, it must be at least 100ms",
 		`{preset: outbox_event}, poll: {busy: 50ms, idle: 20ms}`: "poll.idle: 20ms, it must be at least 50ms",
 	} {
-		if _, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", source, 1), load.Input{}); !strings.Contains(complaint, fault) {
+		_, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", source, 1), load.Input{})
+		if !strings.Contains(complaint, fault) {
 			t.Errorf("%s: %q is not in %q", source, fault, complaint)
 		}
 	}

@@ -38,7 +38,10 @@ type SNS struct {
 	TLS          transport.TLS `json:"tls" jsonschema:"Authorities and certificates for an endpoint of your own; the scheme of the endpoint decides whether TLS is used."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (s *SQS) SetDefaults() { fields.Adopt(s, sqs.Defaults()) }
+
+// SetDefaults gives the defaults of the adapter.
 func (s *SNS) SetDefaults() { fields.Adopt(s, sns.Defaults()) }
 
 func (s *SQS) open(o Opening) (relay.Broker, error) {

@@ -1,3 +1,5 @@
+// Package brokers has the sections of brokers, each with how its adapter is opened, and the clients that destinations
+// share.
 package brokers
 
 import (
@@ -6,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 )
 
 // Broker has exactly one member that is not nil.
@@ -26,6 +29,11 @@ type Broker struct {
 	Redis    *Redis    `json:"redis" jsonschema:"Redis streams."`
 	RabbitMQ *RabbitMQ `json:"rabbitmq" jsonschema:"RabbitMQ, over AMQP 0.9.1."`
 }
+
+var (
+	_ = []findings.Adviser{(*Kafka)(nil), (*OAuth)(nil), (*NATS)(nil), (*Redis)(nil), (*Webhook)(nil)}
+	_ = []sharing{(*Kafka)(nil), (*NATS)(nil), (*RabbitMQ)(nil), (*Redis)(nil), (*PubSub)(nil), (*GRPC)(nil)}
+)
 
 // Chosen returns the only section that is there, and its field.
 func (b Broker) Chosen() (kind section, field string, err error) {

@@ -27,6 +27,7 @@ type Archive struct {
 	Keep      time.Duration `json:"keep" min:"0" jsonschema:"How long messages are kept. 0 removes nothing."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (a *Archive) SetDefaults() { fields.Adopt(a, jsonl.ArchiveDefaults()) }
 
 func (a *Archive) open(o Opening) (relay.Broker, error) {

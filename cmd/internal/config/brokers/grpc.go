@@ -25,6 +25,7 @@ type GRPC struct {
 	Keepalive       time.Duration `json:"keepalive" jsonschema:"Pause after which a silent connection is asked for a sign of life. Servers refuse what comes more often than they allow, by default every 5 minutes."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (g *GRPC) SetDefaults() { fields.Adopt(g, grpc.Defaults()) }
 
 func (*GRPC) shares() bool { return true }

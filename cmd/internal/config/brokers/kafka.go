@@ -28,6 +28,7 @@ type Kafka struct {
 	CursorTopic       string        `json:"cursor_topic" jsonschema:"Compacted topic of one partition for the records of an exactly-once destination. Empty: the transactional id and -cursor."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (k *Kafka) SetDefaults() {
 	fields.Adopt(k, kafka.Defaults())
 	k.SASL.Mechanism, k.Partitions, k.ReplicationFactor = "scram-sha-512", 1, -1
@@ -64,6 +65,7 @@ func (k *Kafka) open(o Opening) (relay.Broker, error) {
 	return made(broker, err, &faults)
 }
 
+// Advise warns about settings that have no effect or show what should be hidden.
 func (k *Kafka) Advise(r *findings.Report, path string) {
 	r.Advise(k.ExactlyOnce || k.TransactionalID == "", path+".transactional_id", "has no effect, since exactly_once is false")
 	r.Advise(k.ExactlyOnce || k.CursorTopic == "", path+".cursor_topic", "has no effect, since exactly_once is false")

@@ -31,6 +31,7 @@ type NATS struct {
 	TLS             transport.TLS `json:"tls" jsonschema:"Transport security."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (n *NATS) SetDefaults() {
 	fields.Adopt(n, nats.Defaults())
 	n.URL, n.Replicas = scalar.NewURL("nats://127.0.0.1:4222"), 1
@@ -65,7 +66,9 @@ func (n *NATS) open(o Opening) (relay.Broker, error) {
 	return made(broker, err, &faults)
 }
 
+// Advise warns about settings that have no effect or show what should be hidden.
 func (n *NATS) Advise(r *findings.Report, path string) {
 	r.Advise(n.CreateStream || len(n.StreamSubjects) == 0, path+".stream_subjects", "has no effect, since create_stream is false")
-	r.Advise(n.CreateStream || n.Replicas == fields.Default[NATS]().Replicas, path+".replicas", "has no effect, since create_stream is false")
+	r.Advise(n.CreateStream || n.Replicas == fields.Default[NATS]().Replicas, path+".replicas",
+		"has no effect, since create_stream is false")
 }

@@ -30,8 +30,9 @@ type Opening struct {
 	Logger *slog.Logger
 	Pool   *Pool // nil: the destination has a client of its own
 
-	Name   string // of the destination
-	Groups int
+	// The rest is the destination's, which sets it itself.
+	Name   string
+	Groups int            // shard groups
 	Format records.Format // nil: payloads as they are
 }
 

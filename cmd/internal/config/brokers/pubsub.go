@@ -22,6 +22,7 @@ type PubSub struct {
 	Timeout         time.Duration `json:"timeout" jsonschema:"How long a request waits for its answer."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (p *PubSub) SetDefaults() { fields.Adopt(p, pubsub.Defaults()) }
 
 func (*PubSub) shares() bool { return true }

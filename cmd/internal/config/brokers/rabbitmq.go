@@ -31,6 +31,7 @@ type RabbitMQQueue struct {
 	MaxLength int      `json:"max_length" min:"0" jsonschema:"Messages from which on it refuses more, so that the relay waits. 0: no limit."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (r *RabbitMQ) SetDefaults() {
 	fields.Adopt(r, rabbitmq.Defaults())
 	r.URL = scalar.NewURL("amqp://127.0.0.1:5672/")

@@ -35,6 +35,7 @@ type Redis struct {
 	Fsync                bool          `json:"fsync" jsonschema:"Whether a message must be on disk before it counts as delivered. Needs Redis 7.2."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (r *Redis) SetDefaults() { fields.Adopt(r, redis.Defaults()) }
 
 func (*Redis) shares() bool { return true }
@@ -65,6 +66,7 @@ func (r *Redis) open(o Opening) (relay.Broker, error) {
 	return made(broker, err, &faults)
 }
 
+// Advise warns about settings that have no effect or show what should be hidden.
 func (r *Redis) Advise(report *findings.Report, path string) {
 	report.Advise(r.Password.Empty() || r.TLS.Enabled, path+".password", "is sent unencrypted, since tls.enabled is false")
 }

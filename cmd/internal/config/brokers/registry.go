@@ -39,8 +39,10 @@ type RegistrySchema struct {
 	File    string `json:"file" field:"Text" jsonschema:"File that holds the schema. Required."`
 }
 
+// SetDefaults gives the defaults of package registry.
 func (r *SchemaRegistry) SetDefaults() { fields.Adopt(r, registry.Defaults()) }
 
+// SetDefaults makes it a schema of Avro.
 func (r *RegistrySchema) SetDefaults() { r.Type = "avro" }
 
 // Open makes what frames payloads, or reports all faults together.

@@ -44,6 +44,7 @@ type OAuthField struct {
 	Value string `json:"value" jsonschema:"Its value. Required."`
 }
 
+// SetDefaults gives the defaults of package oauth.
 func (o *OAuth) SetDefaults() { fields.Adopt(o, oauth.Defaults()) }
 
 const oauthBearer = "oauthbearer"
@@ -87,6 +88,7 @@ var (
 	extensionValue = regexp.MustCompile(`^[\x21-\x7E \t\r\n]+$`)
 )
 
+// Advise warns about a secret that travels in the clear, and checks the parameters and extensions.
 func (o *OAuth) Advise(r *findings.Report, path string) {
 	if u, err := url.Parse(o.TokenURL); err == nil && u.Scheme == "http" {
 		ip, err := netip.ParseAddr(u.Hostname())

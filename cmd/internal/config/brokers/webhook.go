@@ -45,6 +45,7 @@ type Webhook struct {
 	TLS                transport.TLS `json:"tls" jsonschema:"Authorities and certificates for https:// URLs."`
 }
 
+// SetDefaults gives the defaults of the adapter.
 func (w *Webhook) SetDefaults() { fields.Adopt(w, webhooks.Defaults()) }
 
 func (w *Webhook) open(o Opening) (relay.Broker, error) {
@@ -101,6 +102,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network.Masked(), nil
 }
 
+// Advise warns about settings that have no effect or show what should be hidden.
 func (w *Webhook) Advise(r *findings.Report, path string) {
 	plain := strings.HasPrefix(w.URL.Text(), "http://")
 	r.Advise(!w.Secret.Empty() || r.Faulty(path+".secret"), path+".secret",

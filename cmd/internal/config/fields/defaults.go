@@ -2,8 +2,6 @@ package fields
 
 import "reflect"
 
-// A section that configures a package of the library has that package's defaults, so that there is one place for each.
-
 // Default returns a section of the type T with its defaults.
 func Default[T any]() T { return New(reflect.TypeFor[T]()).Interface().(T) }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 )
 
+// Join returns the path of a setting in the section at a path; "" is the top level.
 func Join(path, name string) string {
 	if path == "" {
 		return name
@@ -12,8 +13,10 @@ func Join(path, name string) string {
 	return path + "." + name
 }
 
+// Element returns the path of an element of the list at a path.
 func Element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
+// VariablePrefix is what the variables of the environment begin with.
 const VariablePrefix = "OUTBOX"
 
 // Variable is the variable of the setting at a path.

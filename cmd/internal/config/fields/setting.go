@@ -1,3 +1,5 @@
+// Package fields walks the tree of settings by reflection: keys and paths, defaults, and the names that the library has
+// for settings.
 package fields
 
 import (
@@ -14,6 +16,7 @@ type Setting struct {
 	Parent reflect.Value       // the struct with that field
 }
 
+// Name is the key of the setting.
 func (s Setting) Name() string { return Key(s.Field) }
 
 // Sibling returns the setting of the same section whose name has the suffix.
@@ -60,6 +63,7 @@ func walkSetting(s Setting, visit func(Setting)) {
 // Key is the name of a field in the format.
 func Key(f reflect.StructField) string { return f.Tag.Get("json") }
 
+// ByKey returns the field of a section that has the key.
 func ByKey(t reflect.Type, name string) (reflect.StructField, bool) {
 	for _, f := range reflect.VisibleFields(t) {
 		if Key(f) == name {
@@ -69,6 +73,7 @@ func ByKey(t reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
+// Keys returns the keys of a section.
 func Keys(t reflect.Type) []string {
 	var names []string
 	for _, f := range reflect.VisibleFields(t) {

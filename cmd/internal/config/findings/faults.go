@@ -29,7 +29,7 @@ func (f Fault) String() string {
 	return strings.Join(append(parts, f.Message), ": ")
 }
 
-// Faults is the error of [Load]: everything that is wrong, in the order of the
+// Faults is everything that is wrong with a configuration, in the order of the
 // file, then what stems from the environment, then from flags.
 type Faults []Fault
 
@@ -47,6 +47,7 @@ func (f Faults) Error() string {
 	return b.String()
 }
 
+// Sort puts the faults into their order.
 func (f Faults) Sort() {
 	slices.SortStableFunc(f, func(a, b Fault) int {
 		return cmp.Or(

@@ -19,6 +19,7 @@ func Readable(path string) error {
 	return Unreadable(path, err)
 }
 
+// Unreadable returns the fault of a file that can't be read because of err, nil if that is nil.
 func Unreadable(path string, err error) error {
 	if err == nil {
 		return nil

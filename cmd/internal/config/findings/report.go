@@ -1,3 +1,5 @@
+// Package findings has what is found out about a configuration: where each setting comes from, and what is wrong with
+// it.
 package findings
 
 import (
@@ -8,12 +10,13 @@ import (
 
 // Report collects what is wrong with a configuration, beside the places that its settings come from.
 type Report struct {
-	Origins  map[string]Origin
-	Rejected map[string]bool // paths whose value is at fault already
+	Origins  map[string]Origin // of what a layer gives, by path
+	Rejected map[string]bool   // paths whose value is at fault already
 	Faults   Faults
 	Warnings []string
 }
 
+// NewReport returns an empty report.
 func NewReport() *Report {
 	return &Report{Origins: make(map[string]Origin), Rejected: make(map[string]bool)}
 }
@@ -34,6 +37,7 @@ func (r *Report) Fault(o Origin, path, format string, args ...any) {
 
 func last(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
+// Warn adds a warning.
 func (r *Report) Warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
@@ -70,6 +74,11 @@ func (r *Report) Advise(ok bool, path, format string, args ...any) {
 	if !ok {
 		r.Warn("%s", Fault{Origin: r.OriginOf(path), Path: path, Message: fmt.Sprintf(format, args...)})
 	}
+}
+
+// Adviser is a section with something to say of its settings, at a path, that their tags don't say.
+type Adviser interface {
+	Advise(r *Report, path string)
 }
 
 // OriginOf returns the place of a setting, or of the closest section around it

@@ -107,7 +107,8 @@ func (e *environment) apply(v reflect.Value, path, name string) int {
 				return count
 			}
 			v.Set(reflect.Append(v, next))
-			e.Origins[fields.Element(path, i)] = findings.Origin{Layer: findings.FromEnvironment, Name: e.first(fmt.Sprintf("%s_%d", name, i))}
+			e.Origins[fields.Element(path, i)] = findings.Origin{Layer: findings.FromEnvironment,
+				Name: e.first(fmt.Sprintf("%s_%d", name, i))}
 			count += found
 		}
 	default:

@@ -15,7 +15,7 @@ import (
 // testdata/faults.txt, which is to be read: they are what a person sees.
 func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 	t.Parallel()
-	noDatabase := strings.SplitAfterN(configtest.Minimal, "\n", 3)[2]
+	noDatabase := strings.SplitAfterN(minimal, "\n", 3)[2]
 	kafka := func(text string) string {
 		return configtest.Destination("broker: {kafka: {brokers: [\"a:1\"], " + text + "}}")
 	}
@@ -44,32 +44,32 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"not a mapping", "- a\n", none},
 		{"syntax: bracket", "name: [a\n", none},
 		{"syntax: quote", "name: \"a\n", none},
-		{"syntax: tab", configtest.Minimal + "log:\n\tlevel: info\n", none},
+		{"syntax: tab", minimal + "log:\n\tlevel: info\n", none},
 		{"syntax: indentation", "name: a\n  level: b\n", none},
-		{"syntax: variable within braces", configtest.Minimal + "log: {level: ${LEVEL}}\n", none},
-		{"alias for itself", configtest.Minimal + "log: &a *a\n", none},
-		{"two documents", configtest.Minimal + "---\nname: b\n", none},
-		{"key twice", configtest.Minimal + "name: a\nname: b\n", none},
-		{"merge key", configtest.Minimal + "log:\n  <<: {level: info}\n", none},
-		{"alias without anchor", configtest.Minimal + "log: *gone\n", none},
-		{"alias within its anchor", configtest.Minimal + "log: &a {level: *a}\n", none},
+		{"syntax: variable within braces", minimal + "log: {level: ${LEVEL}}\n", none},
+		{"alias for itself", minimal + "log: &a *a\n", none},
+		{"two documents", minimal + "---\nname: b\n", none},
+		{"key twice", minimal + "name: a\nname: b\n", none},
+		{"merge key", minimal + "log:\n  <<: {level: info}\n", none},
+		{"alias without anchor", minimal + "log: *gone\n", none},
+		{"alias within its anchor", minimal + "log: &a {level: *a}\n", none},
 
-		{"unknown key, typing error", configtest.Minimal + "databse: {}\nlog: {levle: info}\n", none},
+		{"unknown key, typing error", minimal + "databse: {}\nlog: {levle: info}\n", none},
 		{"unknown key, swapped letters", "database: {ulr: postgres://db}\n" + noDatabase, none},
-		{"unknown key, belongs elsewhere", configtest.Minimal + "batch: 1\n", none},
-		{"unknown key, nothing near", configtest.Minimal + "log: {colour: true}\n", none},
+		{"unknown key, belongs elsewhere", minimal + "batch: 1\n", none},
+		{"unknown key, nothing near", minimal + "log: {colour: true}\n", none},
 		{"unknown key where nothing can be set", configtest.Destination("broker: {stdout: {colour: true}}"), none},
 		{"unknown broker", configtest.Destination("broker: {kakfa: {}}"), none},
 
-		{"list for a section", configtest.Minimal + "log: [a]\n", none},
-		{"text for a section", configtest.Minimal + "log: info\n", none},
-		{"section for a text", configtest.Minimal + "name: {a: b}\n", none},
+		{"list for a section", minimal + "log: [a]\n", none},
+		{"text for a section", minimal + "log: info\n", none},
+		{"section for a text", minimal + "name: {a: b}\n", none},
 		{"list for a secret", "database: {url: [postgres://u:hidden@db]}\n" + noDatabase, none},
 		{"text for a list", topics("orders"), none},
 		{"section in a list of texts", topics("[{a: b}]"), none},
 		{"text for a number", delivery("batch: many"), none},
 		{"fraction for a number", delivery("batch: 1.5"), none},
-		{"text for a truth value", configtest.Minimal + "retention: {enabled: yes}\n", none},
+		{"text for a truth value", minimal + "retention: {enabled: yes}\n", none},
 		{"duration without a unit", configtest.Destination("broker: {stdout: {}}\nlease: 3"), none},
 		{"duration with a wrong unit", configtest.Destination("broker: {stdout: {}}\nlease: 3 seconds"), none},
 		{"size with a wrong unit", delivery("max_in_flight_bytes: 16MiBi"), none},
@@ -83,7 +83,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 
 		{"no database", noDatabase, none},
 		{"a viewer's URL", "database: {url: postgres://db, viewer_url: 'u:hidden@db'}\n" + noDatabase, none},
-		{"one database beside several", configtest.Minimal + "databases: [{name: a, database: {url: postgres://a}}]\n", none},
+		{"one database beside several", minimal + "databases: [{name: a, database: {url: postgres://a}}]\n", none},
 		{"one database by a variable beside several", several("name: a, database: {url: postgres://a}"), env("OUTBOX_DATABASE_URL=postgres://db")},
 		{"several, and what they lack", several("database: {}", "name: A b, database: {url: '...'}", "name: c, database: {url: postgres://c}, destinations: []"), none},
 		{"several, twice", several("name: a, database: {url: postgres://a}", "name: a, database: {url: postgres://a}"), none},
@@ -123,43 +123,43 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"batch above max_in_flight", delivery("batch: 500, max_in_flight: 600"), none},
 		{"max_in_flight below the batch's default", delivery("max_in_flight: 100"), none},
 		{"pattern that is no alias", topics("[*.created]"), none},
-		{"destination of variables without a name", configtest.Minimal, env("OUTBOX_DESTINATIONS_1_RATE=5")},
-		{"destination of variables without a number", configtest.Minimal, env("OUTBOX_DESTINATIONS_1_NAME=a", "OUTBOX_DESTINATIONS_1_RATE=fast")},
+		{"destination of variables without a name", minimal, env("OUTBOX_DESTINATIONS_1_RATE=5")},
+		{"destination of variables without a number", minimal, env("OUTBOX_DESTINATIONS_1_NAME=a", "OUTBOX_DESTINATIONS_1_RATE=fast")},
 		{"url and url_file", "database: {url: postgres://u:hidden@db, url_file: /x}\n" + noDatabase, none},
 		{"url_file that is missing", "database: {url_file: /does/not/exist}\n" + noDatabase, none},
 		{"url_file that is empty", "database: {url_file: " + os.DevNull + "}\n" + noDatabase, none},
 
-		{"name", "name: Relay 1\n" + configtest.Minimal, none},
-		{"name too long", "name: " + strings.Repeat("a", 64) + "\n" + configtest.Minimal, none},
-		{"level", configtest.Minimal + "log: {level: inof}\n", none},
-		{"format", configtest.Minimal + "log: {format: xml}\n", none},
-		{"listen", configtest.Minimal + "http: {listen: localhost}\n", none},
-		{"listen, port", configtest.Minimal + "http: {listen: \"localhost:99999\"}\n", none},
-		{"listen to all without a login", configtest.Minimal + "http: {listen: ':9187'}\n", none},
-		{"listen to an address of the network without a login", configtest.Minimal + "http: {listen: '192.0.2.1:9187'}\n", none},
-		{"users", configtest.Minimal + "http: {listen: ':9187', users: [{name: 'a:b', role: chief, destinations: [x], " +
+		{"name", "name: Relay 1\n" + minimal, none},
+		{"name too long", "name: " + strings.Repeat("a", 64) + "\n" + minimal, none},
+		{"level", minimal + "log: {level: inof}\n", none},
+		{"format", minimal + "log: {format: xml}\n", none},
+		{"listen", minimal + "http: {listen: localhost}\n", none},
+		{"listen, port", minimal + "http: {listen: \"localhost:99999\"}\n", none},
+		{"listen to all without a login", minimal + "http: {listen: ':9187'}\n", none},
+		{"listen to an address of the network without a login", minimal + "http: {listen: '192.0.2.1:9187'}\n", none},
+		{"users", minimal + "http: {listen: ':9187', users: [{name: 'a:b', role: chief, destinations: [x], " +
 			"password_hash: hidden, token: hidden, token_sha256: ab}, {name: c}, {name: c, token_file: /does/not/exist}]}\n", none},
-		{"certificate of the listener", configtest.Minimal + "http: {tls: {cert_file: /does/not/exist, key_file: /does/not/exist}}\n", none},
-		{"key of the listener alone", configtest.Minimal + "http: {tls: {key_file: /x}}\n", none},
-		{"proxy", configtest.Minimal + "http: {proxy: {from: [10.0.0.1], header: 'X Y'}}\n", none},
-		{"user of a database that there isn't", configtest.Minimal +
+		{"certificate of the listener", minimal + "http: {tls: {cert_file: /does/not/exist, key_file: /does/not/exist}}\n", none},
+		{"key of the listener alone", minimal + "http: {tls: {key_file: /x}}\n", none},
+		{"proxy", minimal + "http: {proxy: {from: [10.0.0.1], header: 'X Y'}}\n", none},
+		{"user of a database that there isn't", minimal +
 			"http: {users: [{name: anna, token: 0123456789abcdef0123456789abcdef, databases: [shop]}]}\n", none},
-		{"proxy of nowhere", configtest.Minimal + "http: {proxy: {}}\n", none},
-		{"masks", configtest.Minimal + "http: {mask: [card]}\n", none},
-		{"retention interval", configtest.Minimal + "retention: {interval: 0s}\n", none},
+		{"proxy of nowhere", minimal + "http: {proxy: {}}\n", none},
+		{"masks", minimal + "http: {mask: [card]}\n", none},
+		{"retention interval", minimal + "retention: {interval: 0s}\n", none},
 
-		{"telemetry, endpoint", configtest.Minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, " +
+		{"telemetry, endpoint", minimal + "telemetry: {endpoint: localhost:4318, authorization: hidden, " +
 			"authorization_file: /no/such/file}\n", none},
-		{"notify without anybody", configtest.Minimal + "notify: {}\n", none},
-		{"notify, webhook's URL", configtest.Minimal + "notify: {webhook: {url: hooks.example.com/secret}}\n", none},
+		{"notify without anybody", minimal + "notify: {}\n", none},
+		{"notify, webhook's URL", minimal + "notify: {webhook: {url: hooks.example.com/secret}}\n", none},
 		{"notify, webhook without URL", configtest.Destination("broker: {stdout: }\nnotify: {webhook: {}, every: 0s}"), none},
-		{"notify, command not found", configtest.Minimal + "notify: {command: {argv: [/no/such/program, --team]}}\n", none},
-		{"notify, command without a program", configtest.Minimal + "notify: {command: {argv: []}}\n", none},
+		{"notify, command not found", minimal + "notify: {command: {argv: [/no/such/program, --team]}}\n", none},
+		{"notify, command without a program", minimal + "notify: {command: {argv: []}}\n", none},
 
 		{"no destinations", "database: {url: postgres://db}\ndestinations: []\n", none},
 		{"destination without anything", "database: {url: postgres://db}\ndestinations: [{}]\n", none},
 		{"destination's name", "database: {url: postgres://db}\ndestinations: [{name: Orders!, broker: {stdout: }}]\n", none},
-		{"destination's name twice", configtest.Minimal + "  - name: other\n    broker: {stdout: }\n  - name: orders\n    broker: {stdout: }\n", none},
+		{"destination's name twice", minimal + "  - name: other\n    broker: {stdout: }\n  - name: orders\n    broker: {stdout: }\n", none},
 		{"empty topic", topics("[\"\"]"), none},
 		{"only an exclamation mark", topics("[\"!\"]"), none},
 		{"topic with braces", topics("[\"a.{b,c}\"]"), none},
@@ -248,18 +248,18 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"bytes in flight", delivery("max_in_flight_bytes: 1000"), none},
 		{"batch", delivery("batch: 0"), none},
 
-		{"environment, number", configtest.Minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=x")},
-		{"environment, range", configtest.Minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=0")},
-		{"environment, file", configtest.Minimal, env("OUTBOX_DATABASE_URL_FILE=/does/not/exist")},
-		{"environment, both forms", configtest.Minimal, env("OUTBOX_DATABASE_URL_FILE=/x", "OUTBOX_DATABASE_URL=postgres://u:hidden@db")},
-		{"environment, second broker", configtest.Minimal, env("OUTBOX_DESTINATIONS_0_BROKER_NATS_STREAM=A")},
-		{"environment, list", configtest.Minimal, env("OUTBOX_DESTINATIONS_0_TOPICS=[a")},
-		{"flag, value", configtest.Minimal, flag("log.level", "loud")},
-		{"flag, unknown path", configtest.Minimal, flag("log.levle", "info")},
-		{"flag, no index", configtest.Minimal, flag("destinations.orders.lease", "1s")},
-		{"flag, index too large", configtest.Minimal, flag("destinations[5].lease", "1s")},
-		{"flag, below a single value", configtest.Minimal, flag("log.level.x", "1s")},
-		{"flag, section", configtest.Minimal, flag("log", "{level: a, formt: text}")},
+		{"environment, number", minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=x")},
+		{"environment, range", minimal, env("OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=0")},
+		{"environment, file", minimal, env("OUTBOX_DATABASE_URL_FILE=/does/not/exist")},
+		{"environment, both forms", minimal, env("OUTBOX_DATABASE_URL_FILE=/x", "OUTBOX_DATABASE_URL=postgres://u:hidden@db")},
+		{"environment, second broker", minimal, env("OUTBOX_DESTINATIONS_0_BROKER_NATS_STREAM=A")},
+		{"environment, list", minimal, env("OUTBOX_DESTINATIONS_0_TOPICS=[a")},
+		{"flag, value", minimal, flag("log.level", "loud")},
+		{"flag, unknown path", minimal, flag("log.levle", "info")},
+		{"flag, no index", minimal, flag("destinations.orders.lease", "1s")},
+		{"flag, index too large", minimal, flag("destinations[5].lease", "1s")},
+		{"flag, below a single value", minimal, flag("log.level.x", "1s")},
+		{"flag, section", minimal, flag("log", "{level: a, formt: text}")},
 
 		{"everything at once", "name: A\n" + configtest.Destination("broker: {kafka: {tpoic: x, compression: br, sasl: {username: "+
 			"u}}}\nlease: 3") + "log: {level: \"${LEVEL}\"}\n",
@@ -321,7 +321,7 @@ func TestASyntaxErrorShowsNothingOfTheLinesAround(t *testing.T) {
 
 func TestTheFileIsNamedAsItWasGiven(t *testing.T) {
 	t.Parallel()
-	path := configtest.Write(t, "my.yml", configtest.Minimal+"nmae: x\n")
+	path := configtest.Write(t, "my.yml", minimal+"nmae: x\n")
 	_, err := load.Config(load.Input{File: path})
 	want := path + ":6:1: nmae: unknown key; did you mean \"name\"?"
 	if err == nil || !strings.Contains(err.Error(), want) {

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"os"
 	"testing"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config/internal/configtest"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -25,3 +27,5 @@ func golden(t *testing.T, file, got string) {
 		t.Errorf("differs from %s; after checking, go test ./internal/config/load -update writes it\n got:\n%s\nwant:\n%s", file, got, want)
 	}
 }
+
+const minimal = configtest.Minimal

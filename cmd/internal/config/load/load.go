@@ -1,3 +1,22 @@
+// Package load reads the configuration of the relay daemon.
+//
+// There are four layers, each over the one before: defaults, a YAML file,
+// OUTBOX_* environment variables, and overrides that stem from flags. [Config]
+// reports every fault of all layers together, each with its place.
+//
+// A setting has one path, such as database.url or
+// destinations[0].delivery.batch. Its environment variable is the path in
+// capitals with underscores: OUTBOX_DATABASE_URL,
+// OUTBOX_DESTINATIONS_0_DELIVERY_BATCH.
+//
+// Text in the file may refer to variables as ${NAME} or, with a default for a
+// variable that is unset or empty, as ${NAME:-default} or ${NAME:default}.
+// They are replaced after the file is parsed, so a value can't change its
+// structure. $${ stands for a literal ${.
+//
+// Next to each secret stands a setting with the suffix _file, which names a
+// file that holds it. A secret set in a higher layer replaces one of a lower
+// layer, whichever of the two forms they have.
 package load
 
 import (
@@ -39,7 +58,7 @@ type Loaded struct {
 }
 
 // Config reads all layers and validates the result. The error is of type
-// [Faults] and names everything that is wrong at once.
+// [findings.Faults] and names everything that is wrong at once.
 func Config(in Input) (*Loaded, error) {
 	l := &loader{
 		Report:   findings.NewReport(),
@@ -58,7 +77,8 @@ func Config(in Input) (*Loaded, error) {
 	c := l.config.Addr().Interface().(*config.Config)
 	l.folder(c, in.File)
 	if in.DatabaseURL != "" && !c.Several() {
-		l.set(reflect.ValueOf(&c.Database.URL).Elem(), in.DatabaseURL, "database.url", findings.Origin{Layer: findings.FromFlag, Name: "DATABASE_URL"})
+		l.set(reflect.ValueOf(&c.Database.URL).Elem(), in.DatabaseURL, "database.url",
+			findings.Origin{Layer: findings.FromFlag, Name: "DATABASE_URL"})
 	}
 	if l.unreadable {
 		// What is missing can't be known.

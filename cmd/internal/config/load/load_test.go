@@ -19,7 +19,7 @@ import (
 
 func TestEveryDefaultIsAsDocumented(t *testing.T) {
 	t.Parallel()
-	l := configtest.Load(t, configtest.Minimal+`
+	l := configtest.Load(t, minimal+`
   - name: kafka
     broker: {kafka: {brokers: [k:9092]}}
   - name: nats
@@ -78,7 +78,7 @@ func TestAnInstanceNeedsNoFile(t *testing.T) {
 
 func TestALayerPrevailsOverThoseBelow(t *testing.T) {
 	t.Parallel()
-	text := configtest.Minimal + "log: {level: debug, format: text}\nhttp: {listen: 127.0.0.1:1}\n"
+	text := minimal + "log: {level: debug, format: text}\nhttp: {listen: 127.0.0.1:1}\n"
 	in := load.Input{
 		Environ:   []string{"OUTBOX_LOG_LEVEL=warn", "OUTBOX_HTTP_LISTEN=", "OUTBOX_DESTINATIONS_0_DELIVERY_BATCH=7"},
 		Overrides: map[string]string{"log.level": "error", "destinations[0].delivery.batch": "8"},
@@ -91,7 +91,7 @@ func TestALayerPrevailsOverThoseBelow(t *testing.T) {
 
 func TestTheEnvironmentSetsEveryKindOfValue(t *testing.T) {
 	t.Parallel()
-	l := configtest.Load(t, configtest.Minimal, load.Input{Environ: []string{
+	l := configtest.Load(t, minimal, load.Input{Environ: []string{
 		"OUTBOX_NAME=a", "OUTBOX_RETENTION_ENABLED=false", "OUTBOX_RETENTION_INTERVAL=1m",
 		"OUTBOX_DESTINATIONS_0_TOPICS=orders.*, !orders.internal",
 		"OUTBOX_DESTINATIONS_0_DELIVERY_MAX_IN_FLIGHT_BYTES=1MiB",
@@ -121,7 +121,7 @@ func TestTheEnvironmentSetsEveryKindOfValue(t *testing.T) {
 
 func TestAVariableThatLooksLikeATypingErrorIsAWarning(t *testing.T) {
 	t.Parallel()
-	l := configtest.Load(t, configtest.Minimal, load.Input{Environ: []string{
+	l := configtest.Load(t, minimal, load.Input{Environ: []string{
 		"OUTBOX_LOG_LEVLE=debug", "OUTBOX_DESTINATIONS_0_DELIVERY_BATHC=1",
 		// What Kubernetes sets for a service named outbox.
 		"OUTBOX_PORT=tcp://10.0.0.1:80", "OUTBOX_SERVICE_HOST=10.0.0.1", "OUTBOX_PORT_9187_TCP_ADDR=10.0.0.1",
@@ -219,7 +219,7 @@ destinations:
 
 func TestNullAndEmptySectionsLeaveTheDefaults(t *testing.T) {
 	t.Parallel()
-	l := configtest.Load(t, configtest.Minimal+"log:\nhttp: ~\nretention: {interval: }\n", load.Input{})
+	l := configtest.Load(t, minimal+"log:\nhttp: ~\nretention: {interval: }\n", load.Input{})
 	if c := l.Config; c.Log.Level != "info" || c.HTTP.Listen != "127.0.0.1:9187" || c.Retention.Interval != 30*time.Second {
 		t.Errorf("configuration %+v", c)
 	}
@@ -247,7 +247,7 @@ func TestASecretOfAHigherLayerReplacesEitherForm(t *testing.T) {
 	t.Parallel()
 	file := configtest.Write(t, "url", "postgres://file@db/app")
 	own, twin := "database: {url: postgres://text@db/app}", "database: {url_file: "+file+"}"
-	rest := strings.SplitAfterN(configtest.Minimal, "\n", 3)[2]
+	rest := strings.SplitAfterN(minimal, "\n", 3)[2]
 	for _, test := range []struct {
 		text string
 		env  string
@@ -353,7 +353,7 @@ func FuzzLoad(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(string(example))
-	f.Add(configtest.Minimal)
+	f.Add(minimal)
 	f.Add("a: &a [*a]\n")
 	f.Add("${")
 	f.Add("name: ${X")

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// loader holds the state of one call of Load.
+// loader holds the state of one call of Config.
 type loader struct {
 	*findings.Report
 	config   reflect.Value // of Config

@@ -16,7 +16,7 @@ import (
 func TestOtherNamesOfBrokersAndVariablesAreAnswered(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
-	said := func(in load.Input) string {
+	answer := func(in load.Input) string {
 		in.Environ = append(in.Environ, "OUTBOX_DATABASE_URL=postgres://app@db/app")
 		l, err := load.Config(in)
 		if err != nil {
@@ -40,7 +40,7 @@ func TestOtherNamesOfBrokersAndVariablesAreAnswered(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&all, "%s\n%s\n", kind, said(load.Input{File: file}))
+		fmt.Fprintf(&all, "%s\n%s\n", kind, answer(load.Input{File: file}))
 	}
 
 	fmt.Fprint(&all, "\n# a variable of the environment\n")
@@ -60,13 +60,13 @@ func TestOtherNamesOfBrokersAndVariablesAreAnswered(t *testing.T) {
 		"OUTBOX_CONFIG", "OUTBOX_SERVER", "OUTBOX_PORT", "OUTBOX_SERVICE_HOST", "OUTBOX_ORDERS_PORT_9187_TCP_ADDR", "OUTBOXES",
 		"MY_OUTBOX_URL",
 	} {
-		fmt.Fprintf(&all, "%s\n%s\n", name, said(load.Input{File: file, Environ: []string{name + "=1"}}))
+		fmt.Fprintf(&all, "%s\n%s\n", name, answer(load.Input{File: file, Environ: []string{name + "=1"}}))
 	}
 
 	fmt.Fprint(&all, "\n# --set\n")
 	for _, path := range []string{"destination.0.name", "destinations.0.rate", "destinations.0.broker.webhook.url",
 		"destinations.0.broker.amqp", "log.levle", "loglevel", "database.uri", "destinations.all.name"} {
-		fmt.Fprintf(&all, "%s\n%s\n", path, said(load.Input{File: file, Overrides: map[string]string{path: "1"}}))
+		fmt.Fprintf(&all, "%s\n%s\n", path, answer(load.Input{File: file, Overrides: map[string]string{path: "1"}}))
 	}
 	golden(t, "testdata/names.txt", all.String())
 }

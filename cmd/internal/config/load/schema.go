@@ -15,7 +15,7 @@ import (
 )
 
 // Schema returns the JSON schema of the file, for editors. It knows what a
-// single value may be; that values fit each other is for [Load] to check.
+// single value may be; that values fit each other is for [Config] to check.
 func Schema() ([]byte, error) {
 	text := func(pattern string) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", Pattern: pattern}

@@ -52,6 +52,7 @@ func (m *masked[M]) set(text string) {
 	}
 }
 
+// String is the text as M masks it.
 func (m masked[M]) String() string {
 	var how M
 	return how.mask(m.Text())

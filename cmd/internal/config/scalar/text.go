@@ -1,3 +1,4 @@
+// Package scalar has the single values that settings have: texts, hidden ones too, sizes, durations, numbers.
 package scalar
 
 import (
@@ -15,6 +16,7 @@ var (
 	URLType      = reflect.TypeFor[URL]()
 )
 
+// Is reports whether values of a type are written as one scalar.
 func Is(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
@@ -23,8 +25,10 @@ func Is(t reflect.Type) bool {
 	return IsSecret(t)
 }
 
+// IsSecret reports whether a type masks its text.
 func IsSecret(t reflect.Type) bool { return t == SecretType || t == URLType }
 
+// IsText reports whether values of a type are texts, hidden ones too.
 func IsText(t reflect.Type) bool { return t.Kind() == reflect.String || IsSecret(t) }
 
 // TextOf returns a text, a hidden one too.
@@ -35,6 +39,7 @@ func TextOf(v reflect.Value) string {
 	return v.String()
 }
 
+// SetTextOf sets a text, a hidden one too.
 func SetTextOf(v reflect.Value, text string) {
 	if h, ok := v.Addr().Interface().(interface{ set(string) }); ok {
 		h.set(text)

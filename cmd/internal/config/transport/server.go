@@ -12,7 +12,7 @@ type ServerTLS struct {
 	KeyFile  string `json:"key_file" jsonschema:"PEM file of the key."`
 }
 
-// Config is nil without a certificate. The files are readable, as Load has found.
+// Config is nil without a certificate. The files are readable, as Check has found.
 func (t ServerTLS) Config() *tls.Config {
 	if t.CertFile == "" {
 		return nil
@@ -22,6 +22,7 @@ func (t ServerTLS) Config() *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current() }}
 }
 
+// Check reports what is wrong with the files.
 func (t ServerTLS) Check(r *findings.Report, path string) {
 	r.Check(t.CertFile != "" || t.KeyFile == "", path+".cert_file", "not given, but key_file is")
 	r.Check(t.KeyFile != "" || t.CertFile == "", path+".key_file", "not given, but cert_file is")

@@ -1,3 +1,5 @@
+// Package transport has the sections of transport security, with certificates that may be replaced while the relay
+// runs.
 package transport
 
 import (
@@ -47,6 +49,7 @@ func (t TLS) Config(faults *settings.Faults) *tls.Config {
 	return cfg
 }
 
+// Advise warns about settings that have no effect, and about a server that anybody may be.
 func (t TLS) Advise(r *findings.Report, path string) {
 	off := t
 	off.Enabled = false

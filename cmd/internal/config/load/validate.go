@@ -19,9 +19,7 @@ import (
 func (l *loader) validate(c *config.Config) {
 	fields.Walk(l.config, "", l.constraints)
 	fields.Walk(l.config, "", func(s fields.Setting) {
-		if a, ok := s.Value.Addr().Interface().(interface {
-			Advise(*findings.Report, string)
-		}); ok {
+		if a, ok := s.Value.Addr().Interface().(findings.Adviser); ok {
 			a.Advise(l.Report, s.Path)
 		}
 	})

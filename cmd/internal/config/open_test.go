@@ -20,6 +20,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -125,6 +126,42 @@ func TestABrokerIsOpenedFromItsSectionWithoutAConnection(t *testing.T) {
 	rabbit.CreateQueues[0].Bindings = nil
 	if _, err := open(brokers.Broker{RabbitMQ: &rabbit}); err == nil {
 		t.Error("a queue that nothing reaches was taken")
+	}
+}
+
+// Destinations share a client if their sections and formats are equal, whatever else they say.
+func TestDestinationsOpenTheBrokersThatTheyShare(t *testing.T) {
+	t.Parallel()
+	pool := &brokers.Pool{Logger: slog.New(slog.DiscardHandler)}
+	open := func(d config.Destination) relay.Broker {
+		t.Helper()
+		kafka := fields.Default[brokers.Kafka]()
+		kafka.Brokers = []string{"127.0.0.1:1"}
+		d.Broker.Kafka = &kafka
+		opened, err := d.Open(brokers.Opening{Pool: pool, Logger: pool.Logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := opened.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return opened.Unwrap()
+	}
+	first := open(config.Destination{})
+	for _, c := range []struct {
+		of     string
+		d      config.Destination
+		shared bool
+	}{
+		{"another name and other topics", config.Destination{Name: "another", Topics: []string{"orders.*"}}, true},
+		{"a format", config.Destination{Format: config.Format{CloudEvents: &config.CloudEvents{}}}, false},
+		{"many shard groups", config.Destination{ShardGroups: 64}, false},
+	} {
+		if shared := open(c.d) == first; shared != c.shared {
+			t.Errorf("a destination with %s shares the client: %v", c.of, shared)
+		}
 	}
 }
 
