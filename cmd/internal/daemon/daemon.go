@@ -36,7 +36,7 @@ type Database struct {
 
 	Conn *pgx.ConnConfig
 
-	// Config is valid, as [config.Load] returns it. What it says of the process is the same in all.
+	// Config is valid, as package load returns it. What it says of the process is the same in all.
 	Config config.Config
 }
 
