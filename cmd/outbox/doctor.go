@@ -14,7 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/mapping"
 )
@@ -108,7 +108,7 @@ func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 	if path, _ := a.configPath(); path == "" || a.server() != "" {
 		return nil, nil
 	}
-	loaded, err := a.load(config.Input{}, nil)
+	loaded, err := a.load(load.Input{}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 )
 
@@ -46,7 +47,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			if name != "" {
 				sets = append(sets, "name="+name)
 			}
-			loaded, err := a.load(config.Input{}, sets)
+			loaded, err := a.load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
@@ -174,7 +175,7 @@ func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.D
 }
 
 func (a *app) reload(d *daemon.Daemon, sets []string) error {
-	loaded, err := a.load(config.Input{}, sets)
+	loaded, err := a.load(load.Input{}, sets)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
@@ -86,7 +87,7 @@ func settingsOf(c config.Destination) admin.Settings {
 
 // TableLog returns the slot and the publication by which the destination reads a table of its own in a database.
 func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication string) {
-	names := config.Standard[config.Replication]()
+	names := fields.Default[config.Replication]()
 	if c.Replication != nil {
 		names = *c.Replication
 	}

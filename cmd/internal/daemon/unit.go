@@ -15,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
@@ -29,7 +30,7 @@ type unit struct {
 	Database
 	cfg     config.Config
 	conn    *pgx.ConnConfig
-	clients *config.Pool // the process's
+	clients *brokers.Pool // the process's
 	options Options
 	logger  *slog.Logger
 	served  bool // on the port
@@ -66,7 +67,7 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, clients *config.Pool, options Options) (*unit, error) {
+func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, options Options) (*unit, error) {
 	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
@@ -119,7 +120,7 @@ func (u *unit) assemble() error {
 		for group := range destination.ShardGroups {
 			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
 			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
+				p.broker, err = destination.Open(brokers.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
 					Logger: logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))

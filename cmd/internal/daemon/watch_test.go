@@ -16,6 +16,8 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -44,10 +46,10 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}
 	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
 
-	cfg := config.Standard[config.Config]()
+	cfg := fields.Default[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
-	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Second)
+	to := fields.Default[config.Destination]()
+	to.Name, to.Broker.Stdout, to.Lease = "all", &brokers.Stdout{}, await.Expiry(time.Second)
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: address, Config: cfg}},
 		Options{Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
