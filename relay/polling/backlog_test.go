@@ -39,7 +39,7 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for group, groups := range []int{1, 4} {
-		r := acquire(t, db.source(fmt.Sprint("d", groups), SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader
+		r := testdb.Acquire(t, db.source(fmt.Sprint("d", groups), SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader
 		rows, _ := db.Connect().Query(t.Context(), `SELECT id FROM outbox.messages WHERE shard BETWEEN $1::text::int AND $2::text::int ORDER BY id`,
 			string(r.firstShard), string(r.lastShard))
 		want, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -73,7 +73,7 @@ func TestAFarIDCostsABacklogFewPages(t *testing.T) {
 	for range 3 {
 		db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', 'x' FROM generate_series(1, 100)`)
 	}
-	r := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
+	r := testdb.Acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
 	r.cut.chunk = 50
 	prev, err := cursors.Parse("1:1:")
 	if err != nil {

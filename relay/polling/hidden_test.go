@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -88,7 +89,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 				return r.pass(t.Context(), conn)
 			}
 			// A relay is working when it happens.
-			working := acquire(t, source())
+			working := testdb.Acquire(t, source())
 			const messages = 100
 			each("ALTER TABLE %s ENABLE ROW LEVEL SECURITY")
 			db.fill(messages)
@@ -110,7 +111,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 			}
 
 			each("ALTER TABLE %s DISABLE ROW LEVEL SECURITY")
-			s := acquire(t, source())
+			s := testdb.Acquire(t, source())
 			got := 0
 			for got < messages {
 				batch, err := s.Next(t.Context(), messages)
@@ -138,13 +139,13 @@ func TestForcedRowLevelSecurityIsAnErrorForTheOwnerToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = acquire(t, s).Close(t.Context())
+	_ = testdb.Acquire(t, s).Close(t.Context())
 	db.Exec("ALTER TABLE outbox.messages FORCE ROW LEVEL SECURITY")
 	if _, err := s.Acquire(t.Context()); !errors.Is(err, schema.ErrHidden) {
 		t.Errorf("%v, want ErrHidden", err)
 	}
 	db.Exec("ALTER ROLE " + cfg.User + " BYPASSRLS")
-	_ = acquire(t, s).Close(t.Context())
+	_ = testdb.Acquire(t, s).Close(t.Context())
 }
 
 // However rows are hidden: what the server has counted and nobody sees stays.
@@ -164,7 +165,7 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "DROP PUBLICATION everything; SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
 		t.Fatal(err)
 	}
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	_ = s.Close(t.Context()) // its cursor has nothing before it
 	report := db.look()
 	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden ||
@@ -186,7 +187,7 @@ func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
 	if report := db.look(); len(report.Emptied) != 1 {
 		t.Errorf("%+v", report)
 	}
@@ -244,7 +245,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 
 	// While it runs, with messages that it has not read.
 	running := db.source("d", SnapshotConfig{Lease: 5 * time.Second})
-	s := acquire(t, running)
+	s := testdb.Acquire(t, running)
 	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
@@ -269,14 +270,14 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	db.Exec(attach)
-	s = acquire(t, running)
+	s = testdb.Acquire(t, running)
 	// For a moment only: what was read meanwhile is read again.
 	db.Exec(detach)
 	db.Exec(attach)
 	if got, err := end(s); !errors.Is(err, relay.ErrLeaseLost) || got > 0 {
 		t.Errorf("a session of which a segment was away for a moment: %d messages settled, %v; want ErrLeaseLost", got, err)
 	}
-	s = acquire(t, db.source("d", SnapshotConfig{}))
+	s = testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	got := 0
 	for got < 11 {
 		batch, err := s.Next(t.Context(), 100)
@@ -316,9 +317,9 @@ func TestAPartitionThatIsNoSegmentIsRefused(t *testing.T) {
 func TestALeaseOfTheFutureIsNoLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
 	db.Exec("UPDATE outbox.cursors SET owner = 'dead', lease = '3s', lease_until = clock_timestamp() + interval '1 hour'")
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
 
 	// One that is long is long.
 	db.Exec("UPDATE outbox.cursors SET owner = 'alive', lease = '1 hour', lease_until = clock_timestamp() + interval '1 hour'")

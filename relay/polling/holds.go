@@ -135,13 +135,14 @@ type outcomes struct {
 	settlement  *relay.Settlement
 }
 
-func (o outcomes) empty() bool {
-	s := o.settlement
-	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) == 0
+// hasOutcomes reports whether storeOutcomes has something to store of s.
+func hasOutcomes(s *relay.Settlement) bool {
+	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) > 0
 }
 
-func (s *Snapshot) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
-	return outcomes{s.destination, settlement}.store(ctx, tx)
+// storeOutcomes stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
+func storeOutcomes(ctx context.Context, tx pgx.Tx, destination string, settlement *relay.Settlement) error {
+	return outcomes{destination, settlement}.store(ctx, tx)
 }
 
 func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {

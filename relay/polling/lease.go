@@ -210,6 +210,31 @@ func (l *lease) query(f func(*pgx.Conn) error) error {
 	return nil
 }
 
+// renewBy is write for a caller that renews the lease itself: f reports whether the cursor's row still had this epoch.
+// Everything that f does must be one transaction.
+func (l *lease) renewBy(ctx context.Context, f func(context.Context, *pgx.Conn) (owned bool, err error)) error {
+	l.link.mu.Lock()
+	defer l.link.mu.Unlock()
+	if err := l.failure(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadline(ctx, l.expires())
+	defer cancel()
+	since := time.Now()
+	owned, err := f(ctx, l.link.conn)
+	if err == nil && !owned {
+		err = relay.ErrLeaseLost
+	}
+	if err == nil {
+		err = dial.Replicated(l.link.conn)
+	}
+	if err != nil {
+		return l.fail(err)
+	}
+	l.extend(since)
+	return nil
+}
+
 // recognize compares the relay's broker with the destination's. A refusal ends no lease: it is given back.
 func (l *lease) recognize(ctx context.Context, relay string, identity []string) (refusal error) {
 	err := l.query(func(conn *pgx.Conn) error {

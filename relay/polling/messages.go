@@ -1,9 +1,35 @@
 package polling
 
-import "github.com/pgoutbox/outbox/schema"
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgoutbox/outbox/schema"
+)
 
 // reading turns a statement over the outbox into one over the table that a destination reads: the outbox, or the stored
 // inbox, which has the same shape.
 func reading(destination, sql string) string {
 	return schema.Reading(schema.MessagesOf(destination), sql)
+}
+
+// inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
+// under a lock require.
+func inTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	if err != nil {
+		return err
+	}
+	// After a commit this does nothing. ctx may have ended; the connection must stay usable if it can.
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -19,7 +20,7 @@ func TestARelayOfAShardGroupLooksAtNoOtherGroupsRows(t *testing.T) {
 	const group, groups = 2, 4
 	first, last := schema.Shards(group, groups)
 	mine := db.Value(`SELECT count(*) FROM outbox.messages WHERE shard BETWEEN $1 AND $2`, first, last)
-	conn := acquire(t, db.source("d", SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader.conn
+	conn := testdb.Acquire(t, db.source("d", SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader.conn
 
 	// The statements as they are prepared, so with the plans that sessions have.
 	const window = `'%[1]s', '%[2]s', %[3]d, %[4]d, 0, 9999999, pg_current_snapshot(), 5000`
@@ -57,7 +58,7 @@ func TestWhatIsDueIsFoundWithoutReadingWhatWaits(t *testing.T) {
 	db.Exec(hold + `SELECT 'd', 'other' || i, -i, gen_random_uuid(), 't', 'other' || i, i % 32, now(),
 		now() - interval '2 hours' + i * 7919 % 20000 * interval '1 millisecond' FROM generate_series(1, 20000) i`)
 	db.Exec(hold + `SELECT 'd', 'due' || i, -i, gen_random_uuid(), 't', 'due' || i, 40, now(), now() - interval '1 hour' FROM generate_series(1, 3) i`)
-	s := acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2})).(*snapshotSession)
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2})).(*snapshotSession)
 	q := relay.DueQuery{Limit: 1000, Closed: []relay.Route{{Topic: "closed"}}, Paused: []relay.Pause{{Topic: "paused"}}}
 	list, err := s.Due(t.Context(), q)
 	if err != nil || len(list) != 4 {

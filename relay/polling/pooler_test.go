@@ -72,7 +72,7 @@ func TestAPoolerOfSessionsIsAsGoodAsNone(t *testing.T) {
 	db := newDatabase(t)
 	pool := db.pooled(map[string]string{"pool_mode": "session"})
 	db.Exec("SELECT outbox.publish('t', 'x'::bytea)")
-	batch, err := acquire(t, pool.source("d", SnapshotConfig{})).Next(t.Context(), 10)
+	batch, err := testdb.Acquire(t, pool.source("d", SnapshotConfig{})).Next(t.Context(), 10)
 	if err != nil || len(batch.Deliveries) != 1 {
 		t.Errorf("%d messages, %v", len(batch.Deliveries), err)
 	}

@@ -195,12 +195,6 @@ func (r *reader) of(group, groups int) *reader {
 	return &other
 }
 
-// Results come in binary; parameters go as text, which the server parses once.
-var (
-	binaryFormat = []int16{1}
-	textFormat   = []int16{0}
-)
-
 // A commit is on disk within a millisecond or two, and within ten where the disk is slow or busy.
 const (
 	flushWithin = 10 * time.Millisecond
@@ -495,11 +489,4 @@ func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chun
 		return nil, fmt.Errorf("measure a backlog: %w", err)
 	}
 	return found, nil
-}
-
-func int8Value(b []byte) uint64 {
-	if len(b) != 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(b)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 func (db database) register(name string, lease time.Duration) *Registration {
@@ -59,8 +60,8 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := acquire(t, db.source("d", SnapshotConfig{Registration: first, Lease: lease})).(*snapshotSession)
-	next(t, old, 1)
+	old := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: first, Lease: lease})).(*snapshotSession)
+	testdb.Next(t, old, 1)
 	// It dies: its connections end, and nobody says anything.
 	stranger := db.source("d", SnapshotConfig{Lease: lease})
 	crash(old)
@@ -74,9 +75,9 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	if _, err := stranger.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("another relay got the lease: %v", err)
 	}
-	s := acquire(t, db.source("d", SnapshotConfig{Registration: db.register("a", lease), Lease: lease}))
-	if ds := next(t, s, 1); payloads(ds) != "a" {
-		t.Errorf("got %q", payloads(ds))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: db.register("a", lease), Lease: lease}))
+	if ds := testdb.Next(t, s, 1); testdb.Payloads(ds) != "a" {
+		t.Errorf("got %q", testdb.Payloads(ds))
 	}
 }
 
@@ -133,7 +134,7 @@ func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	r := db.register("a", time.Minute)
-	s := acquire(t, db.source("d", SnapshotConfig{Registration: r}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: r}))
 	other := db.source("d", SnapshotConfig{Registration: r})
 	if _, err := other.Acquire(t.Context()); !outbox.IsPermanent(err) {
 		t.Errorf("got %v", err)
@@ -141,5 +142,5 @@ func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, other)
+	testdb.Acquire(t, other)
 }

@@ -94,7 +94,7 @@ func (r *Retention) Run(ctx context.Context) error {
 	for {
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = connect(ctx, r.conn, "retention"); err == nil {
+			if conn, err = connectTable(ctx, r.conn, "retention"); err == nil {
 				if err = cursors.RefuseStandby(ctx, conn); err != nil {
 					dial.HangUp(conn)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -55,13 +56,13 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "no destination") {
 		t.Errorf("without a cursor: %+v", r)
 	}
-	a, b := acquire(t, db.source("a", SnapshotConfig{})), acquire(t, db.source("b", SnapshotConfig{}))
+	a, b := testdb.Acquire(t, db.source("a", SnapshotConfig{})), testdb.Acquire(t, db.source("b", SnapshotConfig{}))
 	for _, s := range []relay.Session{a, b} {
-		ds := next(t, s, 10)
+		ds := testdb.Next(t, s, 10)
 		if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination == "" {
 			t.Errorf("before all have settled: %+v", r)
 		}
-		settle(t, s, &ds[0])
+		testdb.Settle(t, s, &ds[0])
 	}
 	if r := db.look(); len(r.Emptied) != 1 || r.Emptied[0] != table || len(r.Kept) != 0 {
 		t.Errorf("after all have settled: %+v", r)
@@ -76,9 +77,9 @@ func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
 	db := newDatabase(t)
 	past := db.past()
 	db.write("old", past)
-	s := acquire(t, db.source("a", SnapshotConfig{}))
-	ds := next(t, s, 10)
-	settle(t, s, &ds[0])
+	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	ds := testdb.Next(t, s, 10)
+	testdb.Settle(t, s, &ds[0])
 	db.Exec(`INSERT INTO outbox.jobs (verb, blocked, destination, target, selection, actor, state, total) VALUES ('replay', false, 'a', 'a', '{}', 'anna', 'running', 1)`)
 	db.Exec(`INSERT INTO outbox.job_pages (job, page, first, last, upto) SELECT 1, id / 500, xid::text::bigint, xid::text::bigint, 1 FROM outbox.messages`)
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "outbox jobs stop 1") {
@@ -99,9 +100,9 @@ func TestASettingThatQuotesAllNamesEmptiesNothing(t *testing.T) {
 	db.Exec(`ALTER DATABASE ` + db.Config().Database + ` SET quote_all_identifiers = on`)
 	past := db.past()
 	db.write("replayed", past)
-	s := acquire(t, db.source("a", SnapshotConfig{}))
-	ds := next(t, s, 10)
-	settle(t, s, &ds[0])
+	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	ds := testdb.Next(t, s, 10)
+	testdb.Settle(t, s, &ds[0])
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
 		SELECT 'inbox:billing', 0, 1, system_identifier FROM pg_control_system()`)
 	db.Exec(`INSERT INTO outbox.inbox_messages (topic, headers, segment) VALUES ('t', '{"inbox-consumer": "billing"}', $1::text::smallint)`, past)
@@ -118,9 +119,9 @@ func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
-	s := acquire(t, db.source("a", SnapshotConfig{}))
-	ds := next(t, s, 10)
-	settle(t, s, &ds[0])
+	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	ds := testdb.Next(t, s, 10)
+	testdb.Settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied)+len(r.Kept) != 0 {
 		t.Errorf("got %+v", r)
 	}
@@ -131,7 +132,7 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	db := newDatabase(t)
 	past := db.past()
 	db.write("a", past)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -139,8 +140,8 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	if _, err := late.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', 'late', $1::text::smallint)`, past); err != nil {
 		t.Fatal(err)
 	}
-	ds := next(t, s, 10)
-	settle(t, s, &ds[0])
+	ds := testdb.Next(t, s, 10)
+	testdb.Settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "locked") {
 		t.Fatalf("with a writer at work: %+v", r)
 	}
@@ -150,10 +151,10 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination != "d" {
 		t.Fatalf("with its message unread: %+v", r)
 	}
-	if ds = next(t, s, 10); payloads(ds) != "late" {
-		t.Fatalf("got %q", payloads(ds))
+	if ds = testdb.Next(t, s, 10); testdb.Payloads(ds) != "late" {
+		t.Fatalf("got %q", testdb.Payloads(ds))
 	}
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied) != 1 {
 		t.Errorf("after it was settled: %+v", r)
 	}
@@ -172,7 +173,7 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 	if _, err := late.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', 'late', $1::text::smallint)`, past); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, db.source("d", SnapshotConfig{}))
+	testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	retention, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +213,7 @@ func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	past := db.past()
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	db.write("a", past)
 	retention, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
@@ -225,8 +226,8 @@ func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 	if kept == nil || kept.Destination != "d" {
 		t.Fatalf("a segment with an unread message was emptied: %+v", kept)
 	}
-	if ds := next(t, s, 10); payloads(ds) != "a" {
-		t.Errorf("got %q", payloads(ds))
+	if ds := testdb.Next(t, s, 10); testdb.Payloads(ds) != "a" {
+		t.Errorf("got %q", testdb.Payloads(ds))
 	}
 }
 
@@ -285,7 +286,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 
-	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
 	waiting := await.Context(t)
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
@@ -293,7 +294,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 			t.Fatalf("after %d of %d messages: %v", n, writers*each, err)
 		}
 		n += len(b.Deliveries)
-		settle(t, s, &b.Deliveries[len(b.Deliveries)-1])
+		testdb.Settle(t, s, &b.Deliveries[len(b.Deliveries)-1])
 	}
 	wg.Wait()
 	mu.Lock()

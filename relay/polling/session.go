@@ -549,14 +549,16 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 		return s.cursor.position()
 	}
 	var more func(context.Context, pgx.Tx) error
-	if !(outcomes{s.source.destination, &settlement}).empty() {
+	if hasOutcomes(&settlement) {
 		more = func(ctx context.Context, tx pgx.Tx) error {
 			if condition != nil {
 				if err := condition(ctx, tx); err != nil {
 					return err
 				}
 			}
-			return Careful(ctx, tx, &settlement, s.source.storeOutcomes)
+			return Careful(ctx, tx, &settlement, func(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+				return storeOutcomes(ctx, tx, s.source.destination, settlement)
+			})
 		}
 	}
 	if err := s.lease.write(ctx, settlement.Delivered, move, more); err != nil {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -185,6 +184,13 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// connect opens a connection whose notifications are counted.
+func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	cfg := base.Copy()
+	hear(cfg)
+	return connectTable(ctx, cfg, name)
+}
+
 // start begins a session with a lease that was just taken.
 func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, since time.Time) (*snapshotSession, error) {
 	session, err := s.session(ctx, writing, row, since, 0)
@@ -301,17 +307,6 @@ func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// refused marks an error as permanent if the database lacks something that somebody has to repair.
-func refused(err error) error {
-	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
-		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
-		if errors.Is(err, cure) {
-			return dial.Permanent("%w", err)
-		}
-	}
-	return err
-}
-
 // lockLayout prevents other transactions from changing the set of cursors of a destination until tx ends.
 func lockLayout(ctx context.Context, tx pgx.Tx, destination string) error {
 	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.cursors ' || $1, 0))", destination)
@@ -400,7 +395,6 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	return row, since, true, nil
 }
 
-// pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.
-func pauseFor(ctx context.Context, d time.Duration) error {
-	return dial.Pause(ctx, time.Duration(float64(d)*(0.8+0.4*mathrand.Float64())))
-}
+// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
+// at once. The caller must ensure that no other source uses the name at the same time.
+func (s *Snapshot) As(owner string) { s.owner = owner }

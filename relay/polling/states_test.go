@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -150,7 +151,7 @@ func TestASecondRunOfASourceIsRefusedAndReportsNothing(t *testing.T) {
 	if err := end(); err != nil {
 		t.Error(err)
 	}
-	acquire(t, source)
+	testdb.Acquire(t, source)
 }
 
 func TestTheObjectiveOfADestinationIsKnownToAllWhoLook(t *testing.T) {

@@ -3,13 +3,11 @@ package polling
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
-	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -163,27 +161,7 @@ func (t *Table) Failure() error { return t.lease.failure() }
 // epoch is Epoch, and reports whether that row existed. Everything that f does must be one transaction. After an error
 // other than relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
 func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (bool, error)) error {
-	l := t.lease
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
-	if err := l.failure(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithDeadline(ctx, l.expires())
-	defer cancel()
-	since := time.Now()
-	owned, err := f(ctx, l.link.conn)
-	if err == nil && !owned {
-		err = relay.ErrLeaseLost
-	}
-	if err == nil {
-		err = dial.Replicated(l.link.conn)
-	}
-	if err != nil {
-		return l.fail(err)
-	}
-	l.extend(since)
-	return nil
+	return t.lease.renewBy(ctx, f)
 }
 
 // Read runs f on the same connection between writes. An error ends the session.
@@ -191,16 +169,7 @@ func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
 
 // StoreOutcomes stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
 func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
-	return t.source.storeOutcomes(ctx, tx, s)
-}
-
-// MessageColumns names the columns that [Page.Add] takes, in their order.
-func MessageColumns() []string {
-	names := strings.Split(messageColumns, ",")
-	for i := range names {
-		names[i] = strings.TrimPrefix(strings.TrimSpace(names[i]), "m.")
-	}
-	return names
+	return storeOutcomes(ctx, tx, t.source.destination, s)
 }
 
 // Page collects messages into batches. Small batches share its memory; with blocks of its own, each would keep much
@@ -243,7 +212,3 @@ func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.p
 
 // Drop ends the page. Its batches remain valid until they are recycled.
 func (p *Page) Drop() { p.table.recycler(p.pg)() }
-
-// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
-// at once. The caller must ensure that no other source uses the name at the same time.
-func (s *Snapshot) As(owner string) { s.owner = owner }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, ok := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, ok := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	if !ok {
 		t.Fatal("the session has no table's side")
 	}
@@ -54,7 +55,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 		if err != nil || string(d.Payload) != want {
 			t.Fatalf("read %q, %v, want %s", d.Payload, err, want)
 		}
-		settle(t, table, &d)
+		testdb.Settle(t, table, &d)
 		if want == "early" {
 			for range 20 {
 				if b, err := table.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 {
@@ -79,7 +80,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, _ := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	insert := "INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)"
 	db.Exec(insert, "1")
 	first := take(t, table, "1")
@@ -88,11 +89,11 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	}
 	db.Exec(insert, "2")
 	second := take(t, table, "2")
-	settle(t, table, &first)
+	testdb.Settle(t, table, &first)
 	db.Exec(insert, "3")
 	third := take(t, table, "3")
-	settle(t, table, &second)
-	settle(t, table, &third)
+	testdb.Settle(t, table, &second)
+	testdb.Settle(t, table, &third)
 	ctx := await.Context(t)
 	for {
 		if b, err := table.Next(ctx, 10); errors.Is(err, ErrReached) {
@@ -124,7 +125,7 @@ func take(t *testing.T, table *Table, want string) relay.Delivery {
 func TestWriteOfATableEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, _ := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	err := table.Write(t.Context(), func(context.Context, *pgx.Conn) (bool, error) { return false, nil })
 	if !errors.Is(err, relay.ErrLeaseLost) || !errors.Is(table.Failure(), relay.ErrLeaseLost) {
 		t.Errorf("%v, and then %v", err, table.Failure())

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // Renewals and settlements wait for a page, so a page is short, however much it has to pass over.
@@ -15,7 +17,7 @@ func TestAPageOfHeldLanesIsShortWhateverItPassesOver(t *testing.T) {
 	db.Exec(hold + `SELECT 'd', 'g of another group ' || i, -i, gen_random_uuid(), 't', 'g' || i, 3, now(), now() FROM generate_series(1, 300) i`)
 	db.Exec(hold + `SELECT 'd', 'h' || i % 3, -i, gen_random_uuid(), 't', 'h', 40, now(), CASE WHEN i <= 2997 THEN now() END FROM generate_series(1, 3000) i`)
 	db.Exec(hold + `SELECT 'd', 'i', -i, gen_random_uuid(), 't', 'i', 40, now(), now() FROM generate_series(1, 3) i`)
-	s := acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2, Lease: time.Minute}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2, Lease: time.Minute}))
 	const limit = 20
 	var all []string
 	calls, after := 0, ""
