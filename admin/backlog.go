@@ -179,7 +179,7 @@ const pendingInWindow = `
 
 // reading is sql over the table that the cursor's destination reads.
 func (c *cursor) reading(sql string) string {
-	return schema.Reading(schema.MessagesOf(c.Destination), sql)
+	return schema.ReadingOf(c.Destination, sql)
 }
 
 func (c *cursor) args() []any {

@@ -57,11 +57,7 @@ type SnapshotConfig struct {
 	Logger *slog.Logger
 }
 
-const (
-	defaultLease        = 3 * time.Second
-	minLease            = 100 * time.Millisecond
-	defaultLagObjective = 30 * time.Second
-)
+const defaultLagObjective = 30 * time.Second
 
 // Defaults returns the SnapshotConfig that the zero value stands for.
 func Defaults() SnapshotConfig {

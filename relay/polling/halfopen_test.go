@@ -80,8 +80,8 @@ func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) 
 	db := newDatabase(t)
 	frozen := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
 	link := frozen.lease.link
-	link.mu.Lock() // nothing else is written, as by a process that is frozen
-	defer link.mu.Unlock()
+	link.Lock() // nothing else is written, as by a process that is frozen
+	defer link.Unlock()
 	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
 		pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)

@@ -197,7 +197,7 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.addRetry(now, &h)
 		first[i], seen[c.lanes[i]] = !seen[c.lanes[i]], true
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL),
+	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, holdSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors, first)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
@@ -221,7 +221,7 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL),
+	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, deadSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }

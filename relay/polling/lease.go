@@ -17,6 +17,12 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
+// How long a lease lasts unless told, and at least.
+const (
+	defaultLease = 3 * time.Second
+	minLease     = 100 * time.Millisecond
+)
+
 // lease is the ownership of a shard group, on the connection that does all of a session's writes. Every write names the
 // epoch of the lease, so a session that has lost the lease can't change anything, even if it doesn't know of the loss.
 type lease struct {
@@ -41,11 +47,11 @@ type lease struct {
 	renewed chan struct{} // closed when the renewing goroutine has ended
 }
 
-// link is a connection that writes. mu is held for a whole write, from the decision what to write until its outcome is
-// known. No goroutine waits for mu while it holds another lock of this package.
+// link is a connection that writes. It is locked for a whole write, from the decision what to write until its outcome is
+// known. No goroutine waits for the lock while it holds another lock of this package.
 type link struct {
+	sync.Mutex
 	server string
-	mu     sync.Mutex
 	conn   *pgx.Conn
 }
 
@@ -144,8 +150,8 @@ WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.A
 // longer than the lease. After any error other than relay.ErrLeaseLost the outcome is unknown; after every error
 // nothing more is written.
 func (l *lease) write(ctx context.Context, delivered int, current func() cursors.Position, more func(context.Context, pgx.Tx) error) error {
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
+	l.link.Lock()
+	defer l.link.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
@@ -158,7 +164,7 @@ func (l *lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	defer cancel()
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
-		tag, err := db.Exec(ctx, reading(l.destination, writeCursorSQL), l.destination, l.group, l.epoch,
+		tag, err := db.Exec(ctx, schema.ReadingOf(l.destination, writeCursorSQL), l.destination, l.group, l.epoch,
 			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached, lastAt(at))
 		switch {
 		case err != nil:
@@ -193,8 +199,8 @@ func (l *lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 // query runs f on the connection between writes. If the lease is to be renewed, it does that first: many may wait for
 // the connection, and the renewal behind them.
 func (l *lease) query(f func(*pgx.Conn) error) error {
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
+	l.link.Lock()
+	defer l.link.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
@@ -213,8 +219,8 @@ func (l *lease) query(f func(*pgx.Conn) error) error {
 // renewBy is write for a caller that renews the lease itself: f reports whether the cursor's row still had this epoch.
 // Everything that f does must be one transaction.
 func (l *lease) renewBy(ctx context.Context, f func(context.Context, *pgx.Conn) (owned bool, err error)) error {
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
+	l.link.Lock()
+	defer l.link.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
@@ -250,6 +256,12 @@ func (l *lease) recognize(ctx context.Context, relay string, identity []string) 
 	return refusal
 }
 
+// stopRenewing leaves the lease as it is: it ends when it expires.
+func (l *lease) stopRenewing() {
+	l.stop()
+	<-l.renewed
+}
+
 // releaseSQL gives the lease back. owner remains, to name the last owner.
 const releaseSQL = `
 UPDATE outbox.cursors SET
@@ -259,15 +271,14 @@ WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.A
 
 // release stops renewing and gives the lease back if it is still held.
 func (l *lease) release(ctx context.Context, current func() cursors.Position) error {
-	l.stop()
-	<-l.renewed
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
+	l.stopRenewing()
+	l.link.Lock()
+	defer l.link.Unlock()
 	if err := l.failure(); err != nil {
 		return err
 	}
 	at := current()
-	tag, err := l.link.conn.Exec(ctx, reading(l.destination, releaseSQL),
+	tag, err := l.link.conn.Exec(ctx, schema.ReadingOf(l.destination, releaseSQL),
 		l.destination, l.group, l.epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached, lastAt(at))
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // One row that the server can't send spoils the whole answer: one of its texts has no UTF-8 form (in a database of
@@ -17,7 +18,7 @@ import (
 func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 	ranges []cursors.Range, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
 	lo, hi := cursors.Arrays(ranges)
-	sql := reading(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
+	sql := schema.ReadingOf(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
 	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, textFormat, binaryFormat)
 	type place struct{ xid, id uint64 }
 	var places []place
@@ -36,7 +37,7 @@ func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 			break
 		}
 		dl, _, err := r.decoder.one(ctx, r.conn, pg, rowQuery{
-			from: reading(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
+			from: schema.ReadingOf(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
 			args: [][]byte{strconv.AppendUint(nil, at.xid, 10), strconv.AppendInt(nil, int64(at.id), 10)},
 		})
 		if err != nil {

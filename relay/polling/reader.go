@@ -170,7 +170,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 		{&r.chunks, "outbox_chunks", strings.Replace(chunksSQL, "ends", ends(conn), 1)},
 		{&r.single, "outbox_single", singleSQL},
 	} {
-		sd, err := conn.PgConn().Prepare(ctx, s.name, reading(destination, s.sql), nil)
+		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.ReadingOf(destination, s.sql), nil)
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}

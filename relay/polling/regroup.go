@@ -161,8 +161,8 @@ FROM generate_series(0, $2::integer - 1) g`
 
 // replace replaces the cursors in one transaction.
 func (s *regroupSession) replace(ctx context.Context) error {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.Lock()
+	defer s.link.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, s.Expires())
 	defer cancel()
 	err := inTransaction(ctx, s.link.conn, func(tx pgx.Tx) error {

@@ -176,8 +176,7 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 			testdb.Settle(t, session, &b.Deliveries[len(b.Deliveries)-1])
 			if attempt == 0 && len(got) > 120 {
 				for _, sub := range session.(*regroupSession).groups {
-					sub.lease.stop()
-					<-sub.lease.renewed
+					sub.lease.stopRenewing()
 				}
 				dial.HangUp(session.(*regroupSession).link.conn)
 				break

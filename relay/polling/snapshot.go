@@ -147,7 +147,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	// Once the lease is taken, no round trip is left for this.
-	for _, sql := range []string{reading(s.destination, takeSQL), reading(s.destination, writeCursorSQL)} {
+	for _, sql := range []string{schema.ReadingOf(s.destination, takeSQL), schema.ReadingOf(s.destination, writeCursorSQL)} {
 		if _, err := conn.Prepare(preparing, sql, sql); err != nil {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}
@@ -380,7 +380,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 		return row, since, false, nil
 	}
 	since = time.Now()
-	err = conn.QueryRow(ctx, reading(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+	err = conn.QueryRow(ctx, schema.ReadingOf(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
 		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
 		row.Held = false // look again at once

@@ -430,8 +430,7 @@ func (s *snapshotSession) crowded() bool {
 
 // crash ends a session as SIGKILL would: nothing is settled or given back.
 func crash(s *snapshotSession) {
-	s.lease.stop()
-	<-s.lease.renewed
+	s.lease.stopRenewing()
 	dial.HangUp(s.lease.link.conn)
 	s.reader.hangUp()
 	s.source.released()

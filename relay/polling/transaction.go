@@ -5,15 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/pgoutbox/outbox/schema"
 )
-
-// reading turns a statement over the outbox into one over the table that a destination reads: the outbox, or the stored
-// inbox, which has the same shape.
-func reading(destination, sql string) string {
-	return schema.Reading(schema.MessagesOf(destination), sql)
-}
 
 // inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
 // under a lock require.
