@@ -45,6 +45,26 @@ func (p *pagePool) put(pg *page) {
 	p.free.Put(pg, maxFreePages)
 }
 
+// start begins to cut the page into batches.
+func (pg *page) start() { pg.users.Store(1) }
+
+// cut takes the first batch, of at most limit deliveries, off the rest of a page that was started.
+func (p *pagePool) cut(pg *page, rest *[]relay.Delivery, limit int) relay.Batch {
+	return reuse.Cut(rest, limit, &pg.users, p.recycler(pg))
+}
+
+// recycler puts a page back when its last batch is recycled.
+func (p *pagePool) recycler(pg *page) func() {
+	return func() {
+		if pg.users.Add(-1) == 0 {
+			p.put(pg)
+		}
+	}
+}
+
+// size is how many bytes of text and payload the page has.
+func (pg *page) size() int { return pg.arena.bytes }
+
 // reset removes the rows. It clears headers, so that the pool doesn't keep foreign memory alive.
 func (pg *page) reset() {
 	clear(pg.deliveries)

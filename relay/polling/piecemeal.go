@@ -33,7 +33,7 @@ func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 	}
 	pg = r.pool.get()
 	for _, at := range places {
-		if cut = len(pg.deliveries) == q.limit || len(pg.deliveries) > 0 && pg.arena.bytes >= maxBytes; cut {
+		if cut = len(pg.deliveries) == q.limit || len(pg.deliveries) > 0 && pg.size() >= maxBytes; cut {
 			break
 		}
 		dl, _, err := r.decoder.one(ctx, r.conn, pg, rowQuery{

@@ -275,7 +275,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 				p.page = r.pool.get()
 				p.onDisk = len(row[0]) == 1 && row[0][0] == 1
 			}
-			p.large = p.large || len(p.page.deliveries) == limit || p.page.arena.bytes >= maxBytes
+			p.large = p.large || len(p.page.deliveries) == limit || p.page.size() >= maxBytes
 			if p.large || decodeErr != nil {
 				continue
 			}
@@ -398,7 +398,7 @@ func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) 
 	err = p.answer(func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
 			n := len(pg.deliveries)
-			if cut = cut || n == q.limit || n > 0 && pg.arena.bytes >= maxBytes; cut || decodeErr != nil {
+			if cut = cut || n == q.limit || n > 0 && pg.size() >= maxBytes; cut || decodeErr != nil {
 				continue
 			}
 			_, decodeErr = p.reader.message(pg, rows.Values())

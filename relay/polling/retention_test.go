@@ -3,6 +3,7 @@ package polling
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // look lets retention look at the segments once.
@@ -326,5 +328,77 @@ func TestTheTrashAndTheListsOfJobsAreEmptiedInTheirTime(t *testing.T) {
 		if got := db.Value(what); got != want {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
+	}
+}
+
+// However rows are hidden: what the server has counted and nobody sees stays.
+func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	// Autovacuum would see the deleted rows, and make the count right.
+	db.Exec(`DO $$ DECLARE segment regclass; BEGIN
+		FOR segment IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass LOOP
+			EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', segment);
+		END LOOP; END $$`)
+	db.fill(5000)
+	// A session reports what it has inserted some time after its commit, and adds it to what ANALYZE has counted.
+	db.Await(`SELECT sum(n_live_tup) = 5000 FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname LIKE 'messages%'`)
+	// Rows that go uncounted are to the server's count as rows that are hidden.
+	conn := db.Connect()
+	if _, err := conn.Exec(t.Context(), "DROP PUBLICATION everything; SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
+		t.Fatal(err)
+	}
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
+	_ = s.Close(t.Context()) // its cursor has nothing before it
+	report := db.look()
+	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden ||
+		!strings.Contains(report.Kept[0].Reason, "has counted ") || !strings.Contains(report.Kept[0].Reason, "run: ANALYZE ") {
+		t.Errorf("%+v, want the segment kept with the count", report)
+	}
+	db.Exec("ANALYZE outbox.messages")
+	await.Until(t, "the segment emptied once the count is right", func() bool { return len(db.look().Emptied) == 1 })
+}
+
+func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	tx := db.begin(1)[0]
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment)
+		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) % 8 FROM generate_series(1, 5000)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	if report := db.look(); len(report.Emptied) != 1 {
+		t.Errorf("%+v", report)
+	}
+}
+
+func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.fill(20_000)
+	conn, err := connect(t.Context(), db.Config(), "retention")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dial.HangUp(conn)
+	var table string
+	if err := conn.QueryRow(t.Context(), segmentsSQL, schema.SegmentSeconds, schema.SegmentCount).Scan(&table); err != nil {
+		t.Fatal(err)
+	}
+	sql := strings.ReplaceAll(fmt.Sprintf(sightSQL, table), "$1", "'"+table+"'")
+	rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off, SUMMARY off) "+sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(plan, "\n"); !strings.Contains(text, "Tid Range Scan") || strings.Contains(text, "Seq Scan") {
+		t.Errorf("the whole segment is read:\n%s", text)
 	}
 }

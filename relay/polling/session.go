@@ -14,7 +14,6 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
-	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
 // snapshotSession owns a shard group. It alone writes the group's cursor, so the cursor in memory is authoritative, and
@@ -223,21 +222,12 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 		}
 		if pg != nil {
 			s.page, s.rest = pg, pg.deliveries
-			pg.users.Store(1)
+			pg.start()
 		}
 	}
-	batch := reuse.Cut(&s.rest, limit, &s.page.users, s.recycler(s.page))
+	batch := s.pool.cut(s.page, &s.rest, limit)
 	batch.More = len(s.rest) > 0 || s.log != nil
 	return batch, nil
-}
-
-// recycler gives a page back when its last batch is recycled.
-func (s *snapshotSession) recycler(pg *page) func() {
-	return func() {
-		if pg.users.Add(-1) == 0 {
-			s.pool.put(pg)
-		}
-	}
 }
 
 // readWindow returns the next page of windows that were not read to their end: a large one, or, after a restart, those
@@ -268,7 +258,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 			return nil, errors.Join(ctx.Err(), err)
 		}
 		if pg != nil {
-			s.observe(len(pg.deliveries), pg.arena.bytes)
+			s.observe(len(pg.deliveries), pg.size())
 			stamp(pg, ordinal)
 		}
 		done := s.log.done()
@@ -319,7 +309,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 	pg, large := found.page, found.large
 	if pg != nil {
-		s.observe(len(pg.deliveries), pg.arena.bytes)
+		s.observe(len(pg.deliveries), pg.size())
 	}
 	if err == nil && large {
 		err = rest.end(ctx) // the connection is in use for long

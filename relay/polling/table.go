@@ -71,7 +71,7 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 			return relay.Batch{}, err
 		}
 		s.page, s.rest = pg, pg.deliveries
-		pg.users.Store(1)
+		pg.start()
 	}
 	return s.Next(ctx, limit)
 }
@@ -172,43 +172,5 @@ func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlemen
 	return storeOutcomes(ctx, tx, t.source.destination, s)
 }
 
-// Page collects messages into batches. Small batches share its memory; with blocks of its own, each would keep much
-// more memory than it uses. It belongs to the goroutine that reads; any goroutine may recycle batches.
-type Page struct {
-	table *Table
-	pg    *page
-
-	// where the next batch begins
-	from, fromBytes int
-}
-
 // NewPage returns an empty page.
-func (t *Table) NewPage() *Page {
-	pg := t.pool.get()
-	pg.users.Store(1) // until Drop
-	return &Page{table: t, pg: pg}
-}
-
-// Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
-func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
-	return p.table.decoder.decode(p.pg, row)
-}
-
-// Len is the number of messages that are not yet in a batch, Bytes their approximate size.
-func (p *Page) Len() int   { return len(p.pg.deliveries) - p.from }
-func (p *Page) Bytes() int { return p.pg.arena.bytes - p.fromBytes }
-
-// Batch returns these messages; later ones go into the next batch.
-func (p *Page) Batch() relay.Batch {
-	n := len(p.pg.deliveries)
-	batch := relay.Batch{Deliveries: p.pg.deliveries[p.from:n:n], Recycle: p.table.recycler(p.pg)}
-	p.pg.users.Add(1)
-	p.from, p.fromBytes = n, p.pg.arena.bytes
-	return batch
-}
-
-// Full reports whether the next messages should go to another page.
-func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.pg.deliveries) >= 1000 }
-
-// Drop ends the page. Its batches remain valid until they are recycled.
-func (p *Page) Drop() { p.table.recycler(p.pg)() }
+func (t *Table) NewPage() *Collector { return collect(t.pool, &t.decoder) }

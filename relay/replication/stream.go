@@ -34,7 +34,7 @@ type reader struct {
 	making     bool      // a boundary is being prepared
 	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
 	makeAgain  time.Time
-	page       *polling.Page
+	page       *polling.Collector
 	complained bool // about a message outside any transaction
 }
 
