@@ -32,9 +32,9 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		}
 	})
 	owner.Exec(schema.Grants("", role, ""))
-	past := owner.past()
+	past := owner.PastSegment()
 	for _, payload := range []string{"a", "b", "c"} {
-		owner.write(payload, past)
+		owner.WriteTo(past, payload)
 	}
 
 	cfg := owner.Config()
@@ -75,12 +75,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := connect(t.Context(), cfg, "retention")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dial.HangUp(conn)
-	if report, err := retention.pass(t.Context(), conn); err != nil || len(report.Emptied) != 1 {
+	if report, err := retention.Once(t.Context()); err != nil || len(report.Emptied) != 1 {
 		t.Errorf("retention: %+v, %v", report, err)
 	}
 

@@ -41,12 +41,6 @@ func (db database) asRelay() *pgx.ConnConfig {
 }
 
 // fill commits messages into a segment that isn't written to now.
-func (db database) fill(messages int) {
-	db.T.Helper()
-	db.Exec(fmt.Sprintf(`INSERT INTO outbox.messages (topic, payload, segment)
-		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) %% 8 FROM generate_series(1, %d)`, messages))
-}
-
 // A script that hardens a database may enable row-level security on every table.
 func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()
@@ -92,7 +86,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 			working := testdb.Acquire(t, source())
 			const messages = 100
 			each("ALTER TABLE %s ENABLE ROW LEVEL SECURITY")
-			db.fill(messages)
+			db.FillPast(messages)
 			var err error
 			for err == nil && !strings.HasPrefix(name, "a segment") && !strings.Contains(name, "holds") && !strings.Contains(name, "dead") {
 				_, err = working.Next(t.Context(), 10)

@@ -40,7 +40,7 @@ func TestAPoolerOfTransactionsIsRefusedBeforeAnythingIsSet(t *testing.T) {
 		}
 		_, acquireErr := pool.source("d", SnapshotConfig{}).Acquire(t.Context())
 		_, registerErr := Register(t.Context(), pool.Config(), "one", RegistrationConfig{})
-		_, retentionErr := connect(t.Context(), retention.conn, "retention")
+		_, retentionErr := retention.Once(t.Context())
 		for what, err := range map[string]error{"acquire": acquireErr, "register": registerErr, "retention": retentionErr} {
 			if !errors.Is(err, dial.ErrTransactionPooler) || !outbox.IsPermanent(err) {
 				t.Errorf("%s, %v: %v, want ErrTransactionPooler for good", what, settings, err)

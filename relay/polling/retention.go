@@ -87,6 +87,29 @@ func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error)
 	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
 }
 
+// Once looks at all segments once, and empties those that may be.
+func (r *Retention) Once(ctx context.Context) (report RetentionReport, err error) {
+	conn, err := r.connect(ctx)
+	if err != nil {
+		return report, err
+	}
+	defer dial.HangUp(conn)
+	return r.pass(ctx, conn)
+}
+
+// connect returns no connection with an error.
+func (r *Retention) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := connectTable(ctx, r.conn, "retention")
+	if err != nil {
+		return nil, err
+	}
+	if err := cursors.RefuseStandby(ctx, conn); err != nil {
+		dial.HangUp(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
 // Run empties segments until ctx ends, and then returns nil. It replaces a lost connection.
 func (r *Retention) Run(ctx context.Context) error {
 	var conn *pgx.Conn
@@ -94,13 +117,7 @@ func (r *Retention) Run(ctx context.Context) error {
 	for {
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = connectTable(ctx, r.conn, "retention"); err == nil {
-				if err = cursors.RefuseStandby(ctx, conn); err != nil {
-					dial.HangUp(conn)
-				}
-			}
-			if err != nil {
-				conn = nil
+			if conn, err = r.connect(ctx); err != nil {
 				r.report(ctx, RetentionReport{Err: err})
 			}
 		}

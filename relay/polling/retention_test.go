@@ -19,42 +19,41 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
+// retained is a database whose segments are emptied.
+type retained struct{ testdb.DB }
+
+func setup(t *testing.T) retained { return retained{testdb.Published(t)} }
+
+func (db retained) source(destination string, cfg SnapshotConfig) *Snapshot {
+	db.T.Helper()
+	cfg.Lease = 10 * time.Second // a busy machine may lose the default of 3 s
+	s, err := NewSnapshot(db.Config(), destination, cfg)
+	if err != nil {
+		db.T.Fatal(err)
+	}
+	return s
+}
+
 // look lets retention look at the segments once.
-func (db database) look() RetentionReport {
+func (db retained) look() RetentionReport {
 	db.T.Helper()
 	r, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
 		db.T.Fatal(err)
 	}
-	conn, err := connect(db.T.Context(), db.Config(), "retention")
-	if err != nil {
-		db.T.Fatal(err)
-	}
-	defer dial.HangUp(conn)
-	report, err := r.pass(db.T.Context(), conn)
+	report, err := r.Once(db.T.Context())
 	if err != nil {
 		db.T.Fatal(err)
 	}
 	return report
 }
 
-// past is a segment that isn't written to for half an hour or more, whatever the time is.
-func (db database) past() string {
-	db.T.Helper()
-	return db.Value(`SELECT (date_part('epoch', clock_timestamp())::bigint / 600 + 4) % 8`)
-}
-
-func (db database) write(payload, segment string) {
-	db.T.Helper()
-	db.Exec(`INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', $1, $2::text::smallint)`, []byte(payload), segment)
-}
-
 func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	past := db.past()
+	db := setup(t)
+	past := db.PastSegment()
 	table := "outbox.messages_" + past
-	db.write("old", past)
+	db.WriteTo(past, "old")
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "no destination") {
 		t.Errorf("without a cursor: %+v", r)
 	}
@@ -76,9 +75,9 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 
 func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	past := db.past()
-	db.write("old", past)
+	db := setup(t)
+	past := db.PastSegment()
+	db.WriteTo(past, "old")
 	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
 	testdb.Settle(t, s, &ds[0])
@@ -98,10 +97,10 @@ func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
 
 func TestASettingThatQuotesAllNamesEmptiesNothing(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
+	db := setup(t)
 	db.Exec(`ALTER DATABASE ` + db.Config().Database + ` SET quote_all_identifiers = on`)
-	past := db.past()
-	db.write("replayed", past)
+	past := db.PastSegment()
+	db.WriteTo(past, "replayed")
 	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
 	testdb.Settle(t, s, &ds[0])
@@ -119,7 +118,7 @@ func TestASettingThatQuotesAllNamesEmptiesNothing(t *testing.T) {
 
 func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
+	db := setup(t)
 	db.Exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
 	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
@@ -131,9 +130,9 @@ func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 
 func TestALateWriterKeepsItsMessage(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	past := db.past()
-	db.write("a", past)
+	db := setup(t)
+	past := db.PastSegment()
+	db.WriteTo(past, "a")
 	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
@@ -166,8 +165,8 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 // meanwhile would be emptied unseen.
 func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	past := db.past()
+	db := setup(t)
+	past := db.PastSegment()
 	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -213,10 +212,10 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 // The first look is without a lock, and what it found may have changed.
 func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	past := db.past()
+	db := setup(t)
+	past := db.PastSegment()
 	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
-	db.write("a", past)
+	db.WriteTo(past, "a")
 	retention, err := NewRetention(db.Config(), RetentionConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -235,8 +234,8 @@ func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 
 func TestACursorOfAnotherClusterKeepsEverything(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	db.write("a", db.past())
+	db := setup(t)
+	db.WriteTo(db.PastSegment(), "a")
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, prev, system_identifier) VALUES ('d', 0, 1, '900000:900000:', 1)`)
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "outbox rebase --destination d") {
 		t.Errorf("got %+v", r)
@@ -246,7 +245,7 @@ func TestACursorOfAnotherClusterKeepsEverything(t *testing.T) {
 // Segments turn while writers, among them slow ones, and readers are at work: nothing is lost.
 func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
+	db := setup(t)
 	const writers, each = 6, 1500
 	var wg sync.WaitGroup
 	for range writers {
@@ -309,7 +308,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 
 func TestTheTrashAndTheListsOfJobsAreEmptiedInTheirTime(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
+	db := setup(t)
 	db.Exec(`INSERT INTO outbox.trash (destination, lane, id, message_id, topic, shard, created_at, attempts, reason, error,
 			deaths, fingerprint, dead_at, job, trashed_at)
 		SELECT 'd', 'k', n, gen_random_uuid(), 't', 0, now(), 1, 'refused', 'x', 1, '', now(), 1,
@@ -334,13 +333,13 @@ func TestTheTrashAndTheListsOfJobsAreEmptiedInTheirTime(t *testing.T) {
 // However rows are hidden: what the server has counted and nobody sees stays.
 func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
+	db := setup(t)
 	// Autovacuum would see the deleted rows, and make the count right.
 	db.Exec(`DO $$ DECLARE segment regclass; BEGIN
 		FOR segment IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass LOOP
 			EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', segment);
 		END LOOP; END $$`)
-	db.fill(5000)
+	db.FillPast(5000)
 	// A session reports what it has inserted some time after its commit, and adds it to what ANALYZE has counted.
 	db.Await(`SELECT sum(n_live_tup) = 5000 FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname LIKE 'messages%'`)
 	// Rows that go uncounted are to the server's count as rows that are hidden.
@@ -361,8 +360,11 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 
 func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	tx := db.begin(1)[0]
+	db := setup(t)
+	tx, err := db.Connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment)
 		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) % 8 FROM generate_series(1, 5000)`); err != nil {
 		t.Fatal(err)
@@ -378,9 +380,9 @@ func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
 
 func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	db.fill(20_000)
-	conn, err := connect(t.Context(), db.Config(), "retention")
+	db := setup(t)
+	db.FillPast(20_000)
+	conn, err := connectTable(t.Context(), db.Config(), "retention")
 	if err != nil {
 		t.Fatal(err)
 	}

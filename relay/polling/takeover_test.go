@@ -3,7 +3,6 @@ package polling
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,34 +22,6 @@ func (db database) register(name string, lease time.Duration) *Registration {
 	return r
 }
 
-func TestALiveNamesakeIsNamed(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.register("a", 5*time.Second)
-	_, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: time.Minute})
-	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
-		t.Errorf("got %v", err)
-	}
-	db.register("b", time.Minute)
-}
-
-func TestANameIsFreeAfterClose(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	r, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := db.Value("SELECT name || ' ' || version FROM outbox.relays"); got != "a unknown" {
-		t.Errorf("registered as %q", got)
-	}
-	r.Close()
-	if got := db.Value("SELECT count(*) FROM outbox.relays"); got != "0" {
-		t.Errorf("%s relays after the only one left", got)
-	}
-	db.register("a", time.Hour)
-}
-
 func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -65,8 +36,7 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	// It dies: its connections end, and nobody says anything.
 	stranger := db.source("d", SnapshotConfig{Lease: lease})
 	crash(old)
-	first.stop() // leaves as a killed one wouldn't, so put its row back
-	<-first.stopped
+	first.Close() // leaves as a killed one wouldn't, so put its row back
 	db.Exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		VALUES ('a', gen_random_uuid(), 1, '2000-01-01', 'h', 1, 'v')`)
 
@@ -111,22 +81,6 @@ func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 			_ = session.Close(t.Context())
 		}
 		return errors.Is(err, ErrNamesake)
-	})
-}
-
-func TestARegistrationSurvivesALostConnection(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	r := db.register("a", await.Expiry(300*time.Millisecond))
-	pid := db.Value("SELECT backend_pid FROM outbox.relays")
-	db.Exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
-	db.Await("SELECT backend_pid <> " + pid + " FROM outbox.relays")
-	await.Until(t, "the name is used again", func() bool {
-		release, err := r.use("d", 0)
-		if err == nil {
-			release()
-		}
-		return err == nil
 	})
 }
 
