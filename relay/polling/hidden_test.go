@@ -75,12 +75,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn, err := connect(t.Context(), cfg, "retention")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer dial.HangUp(conn)
-				return r.pass(t.Context(), conn)
+				return r.Once(t.Context())
 			}
 			// A relay is working when it happens.
 			working := testdb.Acquire(t, source())

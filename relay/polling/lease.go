@@ -99,6 +99,9 @@ func (l *lease) fail(err error) error {
 	return err
 }
 
+// ended is closed when no further write is possible; failure says why.
+func (l *lease) ended() <-chan struct{} { return l.broken }
+
 // failure returns why the lease is unusable, or nil.
 func (l *lease) failure() error {
 	l.state.Lock()

@@ -90,6 +90,9 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 // Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
 
+// writer writes the states of all its sources.
+func (r *Registration) writer() *states.Writer { return r.states }
+
 // allGroups stands for a destination as a whole.
 const allGroups = -1
 

@@ -503,7 +503,7 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-s.lease.broken:
+		case <-s.lease.ended():
 			return false, s.lease.failure()
 		case <-due:
 			return false, nil

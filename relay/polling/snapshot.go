@@ -61,7 +61,7 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	}
 	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: usualPage}
 	if cfg.Registration != nil {
-		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.states
+		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.writer()
 	} else {
 		host, _ := os.Hostname() // only shown to people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
@@ -231,14 +231,14 @@ func (s *Snapshot) session(ctx context.Context, writing *link, row cursors.Row, 
 
 // lookAgain refuses what may have changed while this relay waited for the lease: a segment may have been detached, or
 // the sequence set back. From here on, a detached segment makes every write fail. The lease is renewed meanwhile.
-func (s *Snapshot) lookAgain(ctx context.Context, lease *lease) error {
+func (s *Snapshot) lookAgain(ctx context.Context, l *lease) error {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
-	err := lease.query(func(conn *pgx.Conn) error { return refused(schema.Intact(ctx, conn)) })
+	err := l.query(func(conn *pgx.Conn) error { return refused(schema.Intact(ctx, conn)) })
 	if err != nil {
 		return err
 	}
-	return lease.query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
+	return l.query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
 }
 
 // reader connects a reader to the server that is written to: one address can lead to several servers, and the snapshots

@@ -120,7 +120,7 @@ func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.lease.broken:
+	case <-t.lease.ended():
 		return t.lease.failure()
 	case <-t.settled:
 	case <-timer.C:
@@ -152,7 +152,7 @@ func (t *Table) Stand(snapshot string) error {
 func (t *Table) Epoch() int64 { return t.lease.epoch }
 
 // Failed is closed when no further write is possible; Failure returns the reason.
-func (t *Table) Failed() <-chan struct{} { return t.lease.broken }
+func (t *Table) Failed() <-chan struct{} { return t.lease.ended() }
 
 // Failure returns nil while the session can write.
 func (t *Table) Failure() error { return t.lease.failure() }
