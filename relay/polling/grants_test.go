@@ -12,6 +12,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -39,7 +41,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 
 	cfg := owner.Config()
 	cfg.User = role
-	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Minute})
+	registration, err := registration.Register(t.Context(), cfg, "least", registration.Config{Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +73,7 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	retention, err := NewRetention(cfg, RetentionConfig{})
+	retention, err := retention.New(cfg, retention.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,10 +79,10 @@ func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) 
 	servers.Long(t)
 	db := newDatabase(t)
 	frozen := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
-	link := frozen.lease.link
+	link := frozen.lease.Link
 	link.Lock() // nothing else is written, as by a process that is frozen
 	defer link.Unlock()
-	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
+	if _, err := link.Conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
 		pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -70,8 +71,8 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 				}
 				return s
 			}
-			look := func() (RetentionReport, error) {
-				r, err := NewRetention(cfg, RetentionConfig{})
+			look := func() (retention.Report, error) {
+				r, err := retention.New(cfg, retention.Config{})
 				if err != nil {
 					t.Fatal(err)
 				}

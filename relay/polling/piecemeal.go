@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -16,14 +17,14 @@ import (
 
 // piecemeal reads a page row by row. The connection must be idle.
 func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
-	ranges []cursors.Range, q pageQuery, maxBytes int) (pg *page, cut bool, err error) {
+	ranges []cursors.Range, q pageQuery, maxBytes int) (pg *messages.Page, cut bool, err error) {
 	lo, hi := cursors.Arrays(ranges)
-	sql := schema.ReadingOf(r.destination, strings.Replace(pageSQL, "m.xid, "+messageColumns, "m.xid, m.id", 1)+byIDSQL)
-	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, textFormat, binaryFormat)
+	sql := schema.ReadingOf(r.destination, strings.Replace(pageSQL, "m.xid, "+messages.Columns, "m.xid, m.id", 1)+byIDSQL)
+	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, messages.Text, messages.Binary)
 	type place struct{ xid, id uint64 }
 	var places []place
 	for list.NextRow() {
-		at := place{int8Value(list.Values()[0]), int8Value(list.Values()[1])}
+		at := place{messages.Int8(list.Values()[0]), messages.Int8(list.Values()[1])}
 		if n := len(places); n == 0 || places[n-1] != at {
 			places = append(places, at)
 		}
@@ -31,17 +32,17 @@ func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 	if _, err := list.Close(); err != nil {
 		return nil, false, fmt.Errorf("list the rows of a page: %w", err)
 	}
-	pg = r.pool.get()
+	pg = r.pool.Get()
 	for _, at := range places {
-		if cut = len(pg.deliveries) == q.limit || len(pg.deliveries) > 0 && pg.size() >= maxBytes; cut {
+		if cut = len(pg.Deliveries) == q.limit || len(pg.Deliveries) > 0 && pg.Size() >= maxBytes; cut {
 			break
 		}
-		dl, _, err := r.decoder.one(ctx, r.conn, pg, rowQuery{
-			from: schema.ReadingOf(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
-			args: [][]byte{strconv.AppendUint(nil, at.xid, 10), strconv.AppendInt(nil, int64(at.id), 10)},
+		dl, _, err := r.decoder.One(ctx, r.conn, pg, messages.Query{
+			From: schema.ReadingOf(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
+			Args: [][]byte{strconv.AppendUint(nil, at.xid, 10), strconv.AppendInt(nil, int64(at.id), 10)},
 		})
 		if err != nil {
-			r.pool.put(pg)
+			r.pool.Put(pg)
 			return nil, false, fmt.Errorf("read a row: %w", err)
 		}
 		if dl != nil {

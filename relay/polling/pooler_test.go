@@ -13,6 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // pooled returns the database by way of a PgBouncer of its own.
@@ -34,12 +36,12 @@ func TestAPoolerOfTransactionsIsRefusedBeforeAnythingIsSet(t *testing.T) {
 		const everything = `SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'application_name'`
 		before := one(t, application, everything)
 
-		retention, err := NewRetention(pool.Config(), RetentionConfig{})
+		retention, err := retention.New(pool.Config(), retention.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, acquireErr := pool.source("d", SnapshotConfig{}).Acquire(t.Context())
-		_, registerErr := Register(t.Context(), pool.Config(), "one", RegistrationConfig{})
+		_, registerErr := registration.Register(t.Context(), pool.Config(), "one", registration.Config{})
 		_, retentionErr := retention.Once(t.Context())
 		for what, err := range map[string]error{"acquire": acquireErr, "register": registerErr, "retention": retentionErr} {
 			if !errors.Is(err, dial.ErrTransactionPooler) || !outbox.IsPermanent(err) {

@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // dump copies what pg_dump would, into a database with the schema in it.
@@ -192,11 +193,12 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			past := db.PastSegment()
 			db.Exec(`DROP PUBLICATION everything`)
 			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, past)
-			retention, err := NewRetention(db.Config(), RetentionConfig{})
+			retention, err := retention.New(db.Config(), retention.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r, err := retention.Once(t.Context()); err != nil || !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
+			r, err := retention.Once(t.Context())
+			if err != nil || !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
 				t.Errorf("retention: %+v, %v", r, err)
 			}
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/registration"
 )
 
 // follow delivers and settles until ctx ends, as a relay does.
@@ -106,7 +107,7 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	layouts := []int{1, 3, 8, 2, 1}
 	for i, groups := range layouts {
 		// Half of the time the sources are one relay's, half of the time each is its own.
-		var registration *Registration
+		var registration *registration.Registration
 		if i%2 == 0 {
 			registration = db.register(fmt.Sprint("relay ", i), 5*time.Second)
 		}
@@ -176,9 +177,9 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 			testdb.Settle(t, session, &b.Deliveries[len(b.Deliveries)-1])
 			if attempt == 0 && len(got) > 120 {
 				for _, sub := range session.(*regroupSession).groups {
-					sub.lease.stopRenewing()
+					sub.lease.StopRenewing()
 				}
-				dial.HangUp(session.(*regroupSession).link.conn)
+				dial.HangUp(session.(*regroupSession).link.Conn)
 				break
 			}
 		}

@@ -345,7 +345,7 @@ func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
 	s := testdb.Acquire(t, source).(*snapshotSession)
 	ds := testdb.Next(t, s, 20)
 	testdb.Settle(t, s, &ds[4])
-	db.Exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.link.conn.PgConn().PID()))
+	db.Exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.Link.Conn.PgConn().PID()))
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[9], Delivered: 5})
 	if err == nil || errors.Is(err, relay.ErrLeaseLost) || outbox.IsPermanent(err) {
 		t.Errorf("settle: %v, want an error that says that the connection broke", err)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/holds"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 )
 
 // Table is the part of a strategy that concerns the tables of the outbox, for a strategy that mostly reads another
@@ -19,7 +21,7 @@ import (
 type Table struct {
 	*snapshotSession
 
-	decoder  decoder
+	decoder  messages.Decoder
 	boundary *cursors.Snapshot
 	pausedAt time.Time // when reading last paused at the boundary
 }
@@ -51,7 +53,7 @@ func TableOf(session relay.Session) (*Table, bool) {
 func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	s := t.snapshotSession
 	if len(s.rest) == 0 {
-		if err := s.lease.failure(); err != nil {
+		if err := s.lease.Failure(); err != nil {
 			return relay.Batch{}, err
 		}
 		size := max(limit, s.source.minPage)
@@ -70,8 +72,8 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if err != nil || pg == nil {
 			return relay.Batch{}, err
 		}
-		s.page, s.rest = pg, pg.deliveries
-		pg.start()
+		s.page, s.rest = pg, pg.Deliveries
+		pg.Start()
 	}
 	return s.Next(ctx, limit)
 }
@@ -120,8 +122,8 @@ func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.lease.ended():
-		return t.lease.failure()
+	case <-t.lease.Ended():
+		return t.lease.Failure()
 	case <-t.settled:
 	case <-timer.C:
 	}
@@ -149,28 +151,28 @@ func (t *Table) Stand(snapshot string) error {
 }
 
 // Epoch is the epoch of the lease; every statement that writes has to name it.
-func (t *Table) Epoch() int64 { return t.lease.epoch }
+func (t *Table) Epoch() int64 { return t.lease.Epoch }
 
 // Failed is closed when no further write is possible; Failure returns the reason.
-func (t *Table) Failed() <-chan struct{} { return t.lease.ended() }
+func (t *Table) Failed() <-chan struct{} { return t.lease.Ended() }
 
 // Failure returns nil while the session can write.
-func (t *Table) Failure() error { return t.lease.failure() }
+func (t *Table) Failure() error { return t.lease.Failure() }
 
 // Write runs f on the connection that writes, after all earlier writes. f renews the lease in the cursor's row WHERE
 // epoch is Epoch, and reports whether that row existed. Everything that f does must be one transaction. After an error
 // other than relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
 func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (bool, error)) error {
-	return t.lease.renewBy(ctx, f)
+	return t.lease.RenewBy(ctx, f)
 }
 
 // Read runs f on the same connection between writes. An error ends the session.
-func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
+func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.Query(f) }
 
-// StoreOutcomes stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
+// StoreOutcomes stores the holds and dead letters of a settlement, all of whose messages are in the table.
 func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
-	return storeOutcomes(ctx, tx, t.source.destination, s)
+	return holds.Store(ctx, tx, t.source.destination, s)
 }
 
 // NewPage returns an empty page.
-func (t *Table) NewPage() *Collector { return collect(t.pool, &t.decoder) }
+func (t *Table) NewPage() *messages.Collector { return messages.Collect(t.pool, &t.decoder) }

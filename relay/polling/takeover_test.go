@@ -10,11 +10,12 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/registration"
 )
 
-func (db database) register(name string, lease time.Duration) *Registration {
+func (db database) register(name string, lease time.Duration) *registration.Registration {
 	db.T.Helper()
-	r, err := Register(db.T.Context(), db.Config(), name, RegistrationConfig{Lease: lease, Version: "test"})
+	r, err := registration.Register(db.T.Context(), db.Config(), name, registration.Config{Lease: lease, Version: "test"})
 	if err != nil {
 		db.T.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
 	const lease = time.Hour
-	first, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: lease})
+	first, err := registration.Register(t.Context(), db.Config(), "a", registration.Config{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 		if err == nil {
 			_ = session.Close(t.Context())
 		}
-		return errors.Is(err, ErrNamesake)
+		return errors.Is(err, registration.ErrNamesake)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // A section that configures a package of the library has that package's defaults, so that there is one place for each.
@@ -16,7 +17,7 @@ import (
 func (c *Config) standard() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}
-	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
+	c.Retention = Retention{Enabled: true, Interval: retention.Defaults().Interval}
 }
 
 // standard gives what a destination has unless told otherwise.

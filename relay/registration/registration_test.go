@@ -1,4 +1,4 @@
-package polling
+package registration
 
 import (
 	"errors"
@@ -8,12 +8,15 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
+func TestMain(m *testing.M) { servers.Main(m) }
+
 func register(db testdb.DB, name string, lease time.Duration) *Registration {
 	db.T.Helper()
-	r, err := Register(db.T.Context(), db.Config(), name, RegistrationConfig{Lease: lease, Version: "test"})
+	r, err := Register(db.T.Context(), db.Config(), name, Config{Lease: lease, Version: "test"})
 	if err != nil {
 		db.T.Fatal(err)
 	}
@@ -25,7 +28,7 @@ func TestALiveNamesakeIsNamed(t *testing.T) {
 	t.Parallel()
 	db := testdb.Published(t)
 	register(db, "a", 5*time.Second)
-	_, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: time.Minute})
+	_, err := Register(t.Context(), db.Config(), "a", Config{Lease: time.Minute})
 	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
 		t.Errorf("got %v", err)
 	}
@@ -35,7 +38,7 @@ func TestALiveNamesakeIsNamed(t *testing.T) {
 func TestANameIsFreeAfterClose(t *testing.T) {
 	t.Parallel()
 	db := testdb.Published(t)
-	r, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{})
+	r, err := Register(t.Context(), db.Config(), "a", Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +60,7 @@ func TestARegistrationSurvivesALostConnection(t *testing.T) {
 	db.Exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
 	db.Await("SELECT backend_pid <> " + pid + " FROM outbox.relays")
 	await.Until(t, "the name is used again", func() bool {
-		release, err := r.use("d", 0)
+		release, err := r.Use("d", 0)
 		if err == nil {
 			release()
 		}

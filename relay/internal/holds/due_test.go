@@ -1,4 +1,4 @@
-package polling
+package holds
 
 import (
 	"testing"
@@ -6,9 +6,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
 )
+
+func TestMain(m *testing.M) { servers.Main(m) }
 
 // However many holds wait for a topic, for their time, or for the relay of another shard group, the list of what is due
 // reads none of them.
@@ -21,13 +25,13 @@ func TestWhatIsDueIsFoundWithoutReadingWhatWaits(t *testing.T) {
 	db.Exec(hold + `SELECT 'd', 'other' || i, -i, gen_random_uuid(), 't', 'other' || i, i % 32, now(),
 		now() - interval '2 hours' + i * 7919 % 20000 * interval '1 millisecond' FROM generate_series(1, 20000) i`)
 	db.Exec(hold + `SELECT 'd', 'due' || i, -i, gen_random_uuid(), 't', 'due' || i, 40, now(), now() - interval '1 hour' FROM generate_series(1, 3) i`)
-	conn, err := connectTable(t.Context(), db.Config(), "one")
+	conn, err := lease.Connect(t.Context(), db.Config(), "one")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dial.HangUp(conn)
 	q := relay.DueQuery{Limit: 1000, Closed: []relay.Route{{Topic: "closed"}}, Paused: []relay.Pause{{Topic: "paused"}}}
-	list, err := dueLanes(t.Context(), conn, "d", 1, 2, &q)
+	list, err := Due(t.Context(), conn, "d", 1, 2, &q)
 	if err != nil || len(list) != 4 {
 		t.Fatalf("%d lanes, want three that are due and one that will be: %v", len(list), err)
 	}

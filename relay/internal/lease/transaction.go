@@ -1,4 +1,4 @@
-package polling
+package lease
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
+// InTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
 // under a lock require.
-func inTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+func InTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return err

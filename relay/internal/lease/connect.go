@@ -1,4 +1,4 @@
-package polling
+package lease
 
 import (
 	"context"
@@ -31,7 +31,7 @@ var sessionSettings = []dial.Setting{
 }
 
 // connect opens a connection with the settings that this package's statements rely on. name is the relay's.
-func connectTable(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	cfg := base.Copy()
@@ -40,13 +40,13 @@ func connectTable(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.
 	return dial.Session(ctx, cfg, "outbox relay "+name, sessionSettings...)
 }
 
-// pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.
-func pauseFor(ctx context.Context, d time.Duration) error {
+// Pause waits for d plus or minus a fifth, so that relays that started together don't stay in step.
+func Pause(ctx context.Context, d time.Duration) error {
 	return dial.Pause(ctx, time.Duration(float64(d)*(0.8+0.4*mathrand.Float64())))
 }
 
-// refused marks an error as permanent if the database lacks something that somebody has to repair.
-func refused(err error) error {
+// Refused marks an error as permanent if the database lacks something that somebody has to repair.
+func Refused(err error) error {
 	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
 		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
 		if errors.Is(err, cure) {

@@ -1,4 +1,4 @@
-package polling
+package holds
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 func TestThePagesOfAWalkAdaptToTheServer(t *testing.T) {
 	t.Parallel()
-	var w walk
+	var w Walk
 	size := func() int { return min(10_000, w.size) }
 	for range 10 {
 		w.adapt(max(size(), firstPage), firstPage, time.Millisecond)

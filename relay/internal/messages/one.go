@@ -1,4 +1,4 @@
-package polling
+package messages
 
 import (
 	"bytes"
@@ -14,38 +14,38 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// bareColumns are messageColumns without the columns that can't always be sent.
+// bareColumns are Columns without the columns that can't always be sent.
 var bareColumns = strings.NewReplacer("m.topic", "''::text", "m.key", "NULL::text", "m.aggregate_type", "NULL::text",
 	"m.aggregate_id", "NULL::text", "m.event_type", "NULL::text", "m.payload", "NULL::bytea", "m.content_type", "NULL::text",
-	"m.headers", "NULL::json").Replace(messageColumns)
+	"m.headers", "NULL::json").Replace(Columns)
 
 // texts are the columns that bareColumns leaves out, except the payload, which a message that isn't sent doesn't need.
 var texts = []int{colTopic, colKey, colAggregateType, colAggregateID, colEventType, colContentType, colHeaders}
 
-// rowQuery finds one row, m: it is the statement after the columns of a SELECT. extra are the columns after those of a
+// Query finds one row, m: it is the statement after the columns of a SELECT. extra are the columns after those of a
 // message.
-type rowQuery struct {
-	extra, from string
-	args        [][]byte
+type Query struct {
+	Extra, From string
+	Args        [][]byte
 }
 
-// one reads the row of q into pg. It also returns the row's values, which are valid until the next use of the
+// One reads the row of q into pg. It also returns the row's values, which are valid until the next use of the
 // connection. It returns nil if there is no such row.
-func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery) (*relay.Delivery, [][]byte, error) {
-	row, err := q.read(ctx, conn, messageColumns+q.extra)
+func (d *Decoder) One(ctx context.Context, conn *pgx.Conn, pg *Page, q Query) (*relay.Delivery, [][]byte, error) {
+	row, err := q.read(ctx, conn, Columns+q.Extra)
 	if err == nil && row != nil {
-		dl, err := d.decode(pg, row)
+		dl, err := d.Decode(pg, row)
 		return dl, row, err
 	}
 	if !schema.IsDataError(err) {
 		return nil, nil, err
 	}
 	whole := err
-	if row, err = q.read(ctx, conn, bareColumns+q.extra); err != nil || row == nil {
+	if row, err = q.read(ctx, conn, bareColumns+q.Extra); err != nil || row == nil {
 		return nil, nil, err
 	}
 	var faults []error
-	names := MessageColumns()
+	names := ColumnNames()
 	for _, column := range texts {
 		value, err := q.read(ctx, conn, "m."+names[column])
 		switch {
@@ -60,7 +60,7 @@ func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery)
 	if len(faults) == 0 {
 		faults = append(faults, fmt.Errorf("the row can't be read: %w", whole))
 	}
-	dl, err := d.decode(pg, row)
+	dl, err := d.Decode(pg, row)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,8 +74,8 @@ func (d *decoder) one(ctx context.Context, conn *pgx.Conn, pg *page, q rowQuery)
 
 // read returns a copy of the row, or nil if there is none. If there are several, which only manual changes can cause,
 // it is the last.
-func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (row [][]byte, err error) {
-	rows := conn.PgConn().ExecParams(ctx, "SELECT "+columns+q.from, q.args, nil, textFormat, binaryFormat)
+func (q *Query) read(ctx context.Context, conn *pgx.Conn, columns string) (row [][]byte, err error) {
+	rows := conn.PgConn().ExecParams(ctx, "SELECT "+columns+q.From, q.Args, nil, Text, Binary)
 	for rows.NextRow() {
 		row = row[:0]
 		for _, v := range rows.Values() {
@@ -86,16 +86,16 @@ func (q *rowQuery) read(ctx context.Context, conn *pgx.Conn, columns string) (ro
 	return row, err
 }
 
-// MessageColumns names the columns that [Page.Add] takes, in their order.
-func MessageColumns() []string {
-	names := strings.Split(messageColumns, ",")
+// ColumnNames names the columns that [Page.Add] takes, in their order.
+func ColumnNames() []string {
+	names := strings.Split(Columns, ",")
 	for i := range names {
 		names[i] = strings.TrimPrefix(strings.TrimSpace(names[i]), "m.")
 	}
 	return names
 }
 
-func int8Value(b []byte) uint64 {
+func Int8(b []byte) uint64 {
 	if len(b) != 8 {
 		return 0
 	}
@@ -104,6 +104,6 @@ func int8Value(b []byte) uint64 {
 
 // Results come in binary; parameters go as text, which the server parses once.
 var (
-	binaryFormat = []int16{1}
-	textFormat   = []int16{0}
+	Binary = []int16{1}
+	Text   = []int16{0}
 )

@@ -1,4 +1,4 @@
-package polling
+package retention
 
 import (
 	"context"
@@ -14,20 +14,25 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
+
+func TestMain(m *testing.M) { servers.Main(m) }
 
 // retained is a database whose segments are emptied.
 type retained struct{ testdb.DB }
 
 func setup(t *testing.T) retained { return retained{testdb.Published(t)} }
 
-func (db retained) source(destination string, cfg SnapshotConfig) *Snapshot {
+func (db retained) source(destination string, cfg polling.SnapshotConfig) *polling.Snapshot {
 	db.T.Helper()
 	cfg.Lease = 10 * time.Second // a busy machine may lose the default of 3 s
-	s, err := NewSnapshot(db.Config(), destination, cfg)
+	s, err := polling.NewSnapshot(db.Config(), destination, cfg)
 	if err != nil {
 		db.T.Fatal(err)
 	}
@@ -35,9 +40,9 @@ func (db retained) source(destination string, cfg SnapshotConfig) *Snapshot {
 }
 
 // look lets retention look at the segments once.
-func (db retained) look() RetentionReport {
+func (db retained) look() Report {
 	db.T.Helper()
-	r, err := NewRetention(db.Config(), RetentionConfig{})
+	r, err := New(db.Config(), Config{})
 	if err != nil {
 		db.T.Fatal(err)
 	}
@@ -57,7 +62,7 @@ func TestASegmentIsEmptiedWhenEveryCursorHasPassedIt(t *testing.T) {
 	if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || !strings.Contains(r.Kept[0].Reason, "no destination") {
 		t.Errorf("without a cursor: %+v", r)
 	}
-	a, b := testdb.Acquire(t, db.source("a", SnapshotConfig{})), testdb.Acquire(t, db.source("b", SnapshotConfig{}))
+	a, b := testdb.Acquire(t, db.source("a", polling.SnapshotConfig{})), testdb.Acquire(t, db.source("b", polling.SnapshotConfig{}))
 	for _, s := range []relay.Session{a, b} {
 		ds := testdb.Next(t, s, 10)
 		if r := db.look(); len(r.Emptied) != 0 || len(r.Kept) != 1 || r.Kept[0].Destination == "" {
@@ -78,7 +83,7 @@ func TestASegmentIsKeptWhileAReplayReadsIt(t *testing.T) {
 	db := setup(t)
 	past := db.PastSegment()
 	db.WriteTo(past, "old")
-	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("a", polling.SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
 	testdb.Settle(t, s, &ds[0])
 	db.Exec(`INSERT INTO outbox.jobs (verb, blocked, destination, target, selection, actor, state, total) VALUES ('replay', false, 'a', 'a', '{}', 'anna', 'running', 1)`)
@@ -101,7 +106,7 @@ func TestASettingThatQuotesAllNamesEmptiesNothing(t *testing.T) {
 	db.Exec(`ALTER DATABASE ` + db.Config().Database + ` SET quote_all_identifiers = on`)
 	past := db.PastSegment()
 	db.WriteTo(past, "replayed")
-	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("a", polling.SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
 	testdb.Settle(t, s, &ds[0])
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier)
@@ -120,7 +125,7 @@ func TestTheCurrentSegmentIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	db.Exec(`INSERT INTO outbox.messages (topic) VALUES ('t')`)
-	s := testdb.Acquire(t, db.source("a", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("a", polling.SnapshotConfig{}))
 	ds := testdb.Next(t, s, 10)
 	testdb.Settle(t, s, &ds[0])
 	if r := db.look(); len(r.Emptied)+len(r.Kept) != 0 {
@@ -133,7 +138,7 @@ func TestALateWriterKeepsItsMessage(t *testing.T) {
 	db := setup(t)
 	past := db.PastSegment()
 	db.WriteTo(past, "a")
-	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", polling.SnapshotConfig{}))
 	late, err := db.Connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -174,8 +179,8 @@ func TestRetentionDoesNotWaitForAWriter(t *testing.T) {
 	if _, err := late.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment) VALUES ('t', 'late', $1::text::smallint)`, past); err != nil {
 		t.Fatal(err)
 	}
-	testdb.Acquire(t, db.source("d", SnapshotConfig{}))
-	retention, err := NewRetention(db.Config(), RetentionConfig{})
+	testdb.Acquire(t, db.source("d", polling.SnapshotConfig{}))
+	retention, err := New(db.Config(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +219,9 @@ func TestASegmentIsLookedAtAgainUnderTheLock(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	past := db.PastSegment()
-	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", polling.SnapshotConfig{}))
 	db.WriteTo(past, "a")
-	retention, err := NewRetention(db.Config(), RetentionConfig{})
+	retention, err := New(db.Config(), Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +275,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	}
 	var mu sync.Mutex
 	emptied := 0
-	retention, err := NewRetention(db.Config(), RetentionConfig{Interval: 5 * time.Millisecond, Observe: func(r RetentionReport) {
+	retention, err := New(db.Config(), Config{Interval: 5 * time.Millisecond, Observe: func(r Report) {
 		mu.Lock()
 		defer mu.Unlock()
 		emptied += len(r.Emptied)
@@ -287,7 +292,7 @@ func TestNothingIsLostWhileSegmentsAreEmptied(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 
-	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
+	s := testdb.Acquire(t, db.source("d", polling.SnapshotConfig{PollIdle: time.Millisecond}))
 	waiting := await.Context(t)
 	for n := 0; n < writers*each; {
 		b, err := s.Next(waiting, 500)
@@ -347,7 +352,7 @@ func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "DROP PUBLICATION everything; SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
 		t.Fatal(err)
 	}
-	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", polling.SnapshotConfig{}))
 	_ = s.Close(t.Context()) // its cursor has nothing before it
 	report := db.look()
 	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden ||
@@ -372,7 +377,7 @@ func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", polling.SnapshotConfig{})).Close(t.Context())
 	if report := db.look(); len(report.Emptied) != 1 {
 		t.Errorf("%+v", report)
 	}
@@ -382,7 +387,7 @@ func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	db.FillPast(20_000)
-	conn, err := connectTable(t.Context(), db.Config(), "retention")
+	conn, err := lease.Connect(t.Context(), db.Config(), "retention")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,17 +1,20 @@
-package polling
+package unselected
 
 import (
 	"math/rand/v2"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
+
+func TestMain(m *testing.M) { servers.Main(m) }
 
 func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
 	t.Parallel()
 	db := testdb.Published(t)
-	u := NewUnselected(db.Config(), "one", nil)
+	u := New(db.Config(), "one", nil)
 	long := make([]byte, 5000)
 	for i := range long {
 		long[i] = byte('a' + rand.N(26)) // what repeats is compressed
@@ -36,7 +39,7 @@ func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
 func TestWhatCannotBeListedNowIsListedLater(t *testing.T) {
 	t.Parallel()
 	db := testdb.Published(t)
-	u := NewUnselected(db.Config(), "one", nil)
+	u := New(db.Config(), "one", nil)
 	db.Exec("ALTER TABLE outbox.unselected RENAME TO gone")
 	u.Note(&outbox.Message{ID: outbox.NewID(), Topic: "a"})
 	if err := u.later.Flush(); err == nil {

@@ -1,4 +1,4 @@
-package polling
+package messages
 
 import (
 	"testing"
@@ -8,9 +8,9 @@ import (
 
 func TestSmallBatchesShareAPageUntilTheLastIsRecycled(t *testing.T) {
 	t.Parallel()
-	pool := &pagePool{}
-	page := collect(pool, &decoder{})
-	row := make([][]byte, messageColumnCount)
+	pool := &Pool{}
+	page := Collect(pool, &Decoder{})
+	row := make([][]byte, ColumnCount)
 	row[colID], row[colMessageID], row[colShard], row[colCreatedAt] = make([]byte, 8), make([]byte, 16), make([]byte, 2), make([]byte, 8)
 	row[colTopic] = []byte("t")
 	var batches []relay.Batch
