@@ -72,7 +72,7 @@ func ReadCursors(ctx context.Context, tx pgx.Tx) ([]Cursor, error) {
 
 // Reading is sql over the table that the cursor's destination reads.
 func (c *Cursor) Reading(sql string) string {
-	return schema.Reading(schema.MessagesOf(c.Destination), sql)
+	return schema.ReadingOf(c.Destination, sql)
 }
 
 // Args are the cursor's position and shards, as statements take them that count what it has not passed.

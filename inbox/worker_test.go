@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // work runs a worker until the returned function is called.
@@ -364,11 +365,11 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports := make(chan polling.RetentionReport)
+	reports := make(chan retention.Report)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	retention, err := polling.NewRetention(conn,
-		polling.RetentionConfig{Interval: 20 * time.Millisecond, Observe: func(r polling.RetentionReport) {
+	retention, err := retention.New(conn,
+		retention.Config{Interval: 20 * time.Millisecond, Observe: func(r retention.Report) {
 			select {
 			case reports <- r:
 			case <-ctx.Done():

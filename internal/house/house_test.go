@@ -22,23 +22,33 @@ const module = "github.com/pgoutbox/outbox"
 // decides, and a folder may always import itself and what is below it. What is missing here may import
 // nothing of ours, so a new room has to be drawn first.
 var directions = map[string][]string{
-	"":                   {"schema"},
-	"schema":             {},
-	"mapping":            {"schema"},
-	"internal/printed":   {""},
-	"internal/cursors":   {"", "schema"},
-	"internal/brokers":   {"", "schema"},
-	"internal/dial":      {""},
-	"internal/headers":   {""},
-	"internal/template":  {""},
-	"internal/settings":  {}, // every room completes and checks its configurations with it
-	"internal/sqlstate":  {}, // every room may read the server's codes
-	"internal/shell":     {}, // every room may print a command
-	"relay":              {"", "schema", "internal/dial", "internal/printed"},
-	"relay/polling":      {"", "schema", "relay", "internal/brokers", "internal/cursors", "internal/dial", "internal/headers"},
+	"":                  {"schema"},
+	"schema":            {},
+	"mapping":           {"schema"},
+	"internal/printed":  {""},
+	"internal/cursors":  {"", "schema"},
+	"internal/brokers":  {"", "schema"},
+	"internal/dial":     {""},
+	"internal/headers":  {""},
+	"internal/template": {""},
+	"internal/settings": {}, // every room completes and checks its configurations with it
+	"internal/sqlstate": {}, // every room may read the server's codes
+	"internal/shell":    {}, // every room may print a command
+	"relay":             {"", "schema", "internal/dial", "internal/printed"},
+	// what every source of the outbox's own table needs
+	"relay/internal/messages": {"", "schema", "relay", "internal/headers"},
+	"relay/internal/lease":    {"", "schema", "relay", "internal/brokers", "internal/cursors", "internal/dial"},
+	"relay/internal/holds":    {"", "schema", "relay", "relay/internal/messages"},
+	"relay/registration":      {"", "schema", "relay", "relay/internal/lease", "internal/cursors", "internal/dial"},
+	"relay/retention":         {"schema", "relay/internal/lease", "internal/cursors", "internal/dial"},
+	"relay/unselected":        {"", "schema", "relay", "internal/dial"},
+	"relay/polling": {"", "schema", "relay", "relay/registration",
+		"relay/internal/messages", "relay/internal/lease", "relay/internal/holds",
+		"internal/cursors", "internal/dial", "internal/headers"},
 	"relay/internal/wal": {"", "schema", "mapping", "relay", "internal/dial"},
 	"relay/mapped":       {"", "schema", "mapping", "relay", "relay/internal/wal", "internal/brokers", "internal/dial", "internal/headers"},
-	"relay/replication":  {"", "schema", "mapping", "relay", "relay/polling", "relay/internal/wal", "internal/cursors", "internal/dial"},
+	"relay/replication": {"", "schema", "mapping", "relay", "relay/polling", "relay/internal/wal",
+		"relay/internal/messages", "relay/internal/holds", "internal/cursors", "internal/dial"},
 	"route":              {"", "internal/template"},
 	"format":             {"", "route"},
 	"relay/around":       {"", "relay", "route"},
@@ -96,14 +106,16 @@ var directions = map[string][]string{
 		"internal/printed"},
 	"broker/internal/versus": {"internal"},
 	"cmd": {"", "schema", "mapping", "relay",
-		"relay/polling", "relay/mapped", "relay/replication", "admin", "admin/find", "admin/verify", "admin/jobs", "admin/health",
+		"relay/polling", "relay/registration", "relay/retention", "relay/unselected", "relay/mapped", "relay/replication",
+		"admin", "admin/find", "admin/verify", "admin/jobs", "admin/health",
 		"admin/destinations", "admin/verbs", "admin/rest", "console", "inbox",
 		"inbox/inboxtest", "broker", "internal", "internal/brokers", "internal/dial", "internal/printed", "outboxtest", "route", "format",
 		"relay/around", "webhook", "oteloutbox"},
 	"oteloutbox": {"", "relay", "inbox", "internal/printed"},
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
-	"demo": {"", "schema", "relay", "relay/polling", "admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
+	"demo": {"", "schema", "relay", "relay/polling", "relay/registration", "relay/retention",
+		"admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

@@ -271,21 +271,21 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a head without a time is never due again",
-		file:  "relay/polling/due.go",
+		file:  "relay/internal/holds/due.go",
 		old:   "		if untimed {\n",
 		wrong: "		if untimed && false {\n",
 		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
 	},
 	{
 		name:  "what waits behind discarded holds is never due",
-		file:  "relay/polling/holds.go",
+		file:  "relay/internal/holds/holds.go",
 		old:   "CASE WHEN o.first AND",
 		wrong: "CASE WHEN false AND",
 		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
 	},
 	{
 		name:  "what waits for a closed topic stands before what is due",
-		file:  "relay/polling/due.go",
+		file:  "relay/internal/holds/due.go",
 		old:   "	WHERE route NOT IN (SELECT",
 		wrong: "	WHERE true OR route NOT IN (SELECT",
 		pkg:   "./relay/polling", run: "TestSnapshotIsASource",
@@ -461,7 +461,7 @@ var mutants = []mutant{
 	{
 		name:  "a page of a backlog is taken as the server finds it",
 		file:  "relay/polling/reader.go",
-		old:   "		pg.sort()\n",
+		old:   "		pg.Sort()\n",
 		wrong: "",
 		pkg:   "./relay/polling", run: "TestABacklogIsReadInOrder",
 	},
@@ -502,7 +502,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a cursor is written without its epoch",
-		file: "relay/polling/lease.go",
+		file: "relay/internal/lease/lease.go",
 		old: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = " +
 			"clock_timestamp()\nWHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ",
 		wrong: "	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = " +
@@ -590,7 +590,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a cursor moves though a segment was away",
-		file:  "relay/polling/lease.go",
+		file:  "relay/internal/lease/lease.go",
 		old:   "epoch = $3 AND $9 = ` + schema.Attached",
 		wrong: "epoch = $3 AND $9 <> '' AND '' <> ` + schema.Attached",
 		pkg:   "./relay/polling", run: "TestADetachedSegment",
@@ -653,10 +653,10 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a segment is emptied without another look under the lock",
-		file:  "relay/polling/retention.go",
+		file:  "relay/retention/retention.go",
 		old:   "		if kept, err = neededBy(ctx, tx, table); kept != nil || err != nil {\n			return err\n		}\n",
 		wrong: "",
-		pkg:   "./relay/polling", run: "TestASegmentIsLookedAtAgain",
+		pkg:   "./relay/retention", run: "TestASegmentIsLookedAtAgain",
 	},
 	{
 		name:  "a standby is read",
@@ -682,11 +682,11 @@ var mutants = []mutant{
 	},
 	{
 		name: "a segment is emptied without the lock",
-		file: "relay/polling/retention.go",
+		file: "relay/retention/retention.go",
 		old: "		if _, err := tx.Exec(ctx, \"LOCK TABLE ONLY \"+table+\" IN ACCESS EXCLUSIVE MODE NOWAIT\"); err " +
 			"!= nil {\n			return err\n		}\n",
 		wrong: "",
-		pkg:   "./relay/polling", run: "TestRetentionDoesNotWaitForAWriter",
+		pkg:   "./relay/retention", run: "TestRetentionDoesNotWaitForAWriter",
 	},
 	{
 		name:  "what a destination does not want is delivered",
@@ -1089,7 +1089,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a lease is not renewed",
-		file:  "relay/polling/lease.go",
+		file:  "relay/internal/lease/lease.go",
 		old:   "	if l.due() <= 0 {\n		// This uses no context",
 		wrong: "	if false {\n		// This uses no context",
 		pkg:   "./relay/replication", run: "TestAShortLeaseOutlastsTheStartOverASlowLine",
@@ -1110,14 +1110,14 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a settlement takes holds in an order of its own",
-		file:  "relay/polling/holds.go",
-		old:   "return LockHolds(ctx, tx, o.destination, o.settlement) }, 1},",
-		wrong: "return LockHolds(ctx, tx, o.destination, o.settlement) }, 0},",
+		file:  "relay/internal/holds/holds.go",
+		old:   "return Lock(ctx, tx, o.destination, o.settlement) }, 1},",
+		wrong: "return Lock(ctx, tx, o.destination, o.settlement) }, 0},",
 		pkg:   "./relay/polling", run: "TestASettlementLocksHoldsInTheOrderOfTheirIDs",
 	},
 	{
 		name:  "the holds of a lane are taken for another's",
-		file:  "relay/polling/holds.go",
+		file:  "relay/internal/holds/holds.go",
 		old:   "ends[i+1] = max(ends[i], ends[i+1])",
 		wrong: "ends[i+1] = max(ends[i], ends[i+1]) * 1; if i > 0 && ends[i] < ends[i+1] { ends[i]-- }",
 		pkg:   "./relay/polling", run: "TestTheHoldsOfSeveralLanesAreReadTogether",
@@ -1257,7 +1257,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "the original is lost when an edited message dies again",
-		file:  "relay/polling/holds.go",
+		file:  "relay/internal/holds/holds.go",
 		old:   "last_error, deaths + 1, ` + schema.OriginalColumns + ` FROM m",
 		wrong: "last_error, deaths + 1, NULL::jsonb, NULL::bytea FROM m",
 		pkg:   "./relay/polling", run: "TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath",

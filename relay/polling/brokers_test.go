@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -69,7 +70,7 @@ func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testi
 func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	one := acquire(t, db.source("orders", SnapshotConfig{}))
+	one := testdb.Acquire(t, db.source("orders", SnapshotConfig{}))
 	if err := one.Recognize(t.Context(), []string{"a"}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := db.source("orders", SnapshotConfig{Groups: 2})
-	changing := acquire(t, two)
+	changing := testdb.Acquire(t, two)
 	if err := changing.Recognize(t.Context(), []string{"b"}); err == nil {
 		t.Error("while the number changes, another broker is taken")
 	}
@@ -85,7 +86,7 @@ func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 		t.Fatal("the number of groups has not changed")
 	}
 	_ = changing.Close(t.Context()) // its leases are gone
-	if err := acquire(t, two).Recognize(t.Context(), []string{"b"}); err == nil {
+	if err := testdb.Acquire(t, two).Recognize(t.Context(), []string{"b"}); err == nil {
 		t.Error("with another number of groups, another broker is taken")
 	}
 }

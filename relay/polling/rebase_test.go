@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // dump copies what pg_dump would, into a database with the schema in it.
@@ -80,11 +81,11 @@ func drain(t *testing.T, s relay.Session, want int) (got []string) {
 		}
 	}
 	for len(got) < want {
-		ds := next(t, s, 1000)
+		ds := testdb.Next(t, s, 1000)
 		for i := range ds {
 			got = append(got, string(ds[i].Payload))
 		}
-		settle(t, s, &ds[len(ds)-1])
+		testdb.Settle(t, s, &ds[len(ds)-1])
 		if got[len(got)-1] == "end" {
 			break
 		}
@@ -118,11 +119,11 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			settled := make(map[string][]string)
 			old.numbered(1, before/2)
 			for _, destination := range []string{"half", "all", "fresh"} {
-				s := acquire(t, old.source(destination, SnapshotConfig{}))
+				s := testdb.Acquire(t, old.source(destination, SnapshotConfig{}))
 				if destination == "half" {
-					ds := next(t, s, 200) // in the middle of a window
-					settle(t, s, &ds[150])
-					settled[destination] = strings.Fields(payloads(ds[:151]))
+					ds := testdb.Next(t, s, 200) // in the middle of a window
+					testdb.Settle(t, s, &ds[150])
+					settled[destination] = strings.Fields(testdb.Payloads(ds[:151]))
 				}
 				if destination == "all" {
 					settled[destination] = drain(t, s, before/2)
@@ -166,7 +167,7 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			// Past every transaction that the dump knows.
 			db.Exec(`DO $$ BEGIN FOR i IN 1..8000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 			for _, destination := range []string{"half", "all", "fresh"} {
-				s := acquire(t, db.source(destination, SnapshotConfig{}))
+				s := testdb.Acquire(t, db.source(destination, SnapshotConfig{}))
 				const total = before + lost + after
 				got := drain(t, s, math.MaxInt)
 				got = got[:len(got)-1] // the end
@@ -191,11 +192,16 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 				}
 			}
 			// The segments can be emptied again. One that was current when the test began may be past by now.
-			past := db.past()
+			past := db.PastSegment()
 			db.Exec(`DROP PUBLICATION everything`)
 			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, past)
-			if r := db.look(); !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
-				t.Errorf("retention: %+v", r)
+			retention, err := retention.New(db.Config(), retention.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := retention.Once(t.Context())
+			if err != nil || !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
+				t.Errorf("retention: %+v, %v", r, err)
 			}
 		})
 	}
@@ -212,7 +218,7 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 	if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
+	if got := drain(t, testdb.Acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -220,7 +226,7 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	acquire(t, db.source("working", SnapshotConfig{}))
+	testdb.Acquire(t, db.source("working", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
 	_, err := destinations.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "stop it first") {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // backlog commits n messages, of three kilobytes of log each, in transactions of one.
@@ -123,7 +124,7 @@ func TestWhatWasInFlightDuringAnOutageIsNotRepeated(t *testing.T) {
 	if err := s.readMode(true); err != nil {
 		t.Fatal(err)
 	}
-	settle(t, s, &ds[maxFallbacks])
+	testdb.Settle(t, s, &ds[maxFallbacks])
 	offLog(t, s)
 	for text := ""; text != want[0]; {
 		if text = texts(read(t, s, 1))[0]; text == "early" {

@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -20,7 +21,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	streaming(t, s)
 	db.insert("1")
 	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 
 	table, err := polling.NewSnapshot(db.Config(), "d", polling.SnapshotConfig{})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin/rest"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // The tags of the fields, here and in the rooms below, are the one description of the format: json has the key,
@@ -45,7 +45,7 @@ type Retention struct {
 func (c *Config) SetDefaults() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}
-	c.Retention = Retention{Enabled: true, Interval: polling.RetentionDefaults().Interval}
+	c.Retention = Retention{Enabled: true, Interval: retention.Defaults().Interval}
 }
 
 // DefaultDatabase is the name of a database that is the only one.

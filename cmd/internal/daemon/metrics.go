@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -211,7 +211,7 @@ func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
 	m.sampled.Set(seconds(r.At))
 }
 
-func (m *metrics) retention(r polling.RetentionReport) {
+func (m *metrics) retention(r retention.Report) {
 	m.emptied.Add(float64(len(r.Emptied)))
 	if r.Err == nil {
 		m.kept.Set(float64(len(r.Kept)))

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/registration"
 	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -38,7 +39,7 @@ func readsOutbox(cfg config.Config) bool {
 
 // OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where
 // the outbox is read; it is nil elsewhere.
-func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int,
+func OpenSource(conn *pgx.ConnConfig, name string, registration *registration.Registration, c config.Destination, group int,
 	logger *slog.Logger) (relay.Source, error) {
 	if c.Source == nil {
 		table := polling.SnapshotConfig{

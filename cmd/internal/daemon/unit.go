@@ -20,7 +20,9 @@ import (
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/around"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
+	"github.com/pgoutbox/outbox/relay/unselected"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -35,9 +37,9 @@ type unit struct {
 	logger  *slog.Logger
 	served  bool // on the port
 
-	registration *polling.Registration
+	registration *registration.Registration
 
-	retention *polling.Retention // nil if this relay leaves it to others
+	retention *retention.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
 	watch   *watch
@@ -45,7 +47,7 @@ type unit struct {
 	parts   []part
 
 	selection  *selection
-	unselected *polling.Unselected
+	unselected *unselected.Recorder
 	notify     *notifications
 	traces     *traces
 
@@ -97,7 +99,7 @@ func (u *unit) assemble() error {
 	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
-		retention, err := polling.NewRetention(u.conn, polling.RetentionConfig{
+		retention, err := retention.New(u.conn, retention.Config{
 			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
 		if err != nil {
 			return err
@@ -106,7 +108,7 @@ func (u *unit) assemble() error {
 	}
 
 	u.notify = newNotifications(u.cfg, u.called(), u.metrics, u.logger)
-	u.unselected = polling.NewUnselected(u.conn, u.cfg.Name, u.logger)
+	u.unselected = unselected.New(u.conn, u.cfg.Name, u.logger)
 	u.selection = newSelection(u.cfg, u.metrics.unselected, u.unselected.Note, u.logger)
 	var faults []error
 	for i, destination := range u.cfg.Destinations {
@@ -246,7 +248,7 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 
 // register takes the name of this relay.
 func (u *unit) register(ctx context.Context) (err error) {
-	u.registration, err = polling.Register(ctx, u.conn, u.cfg.Name, polling.RegistrationConfig{
+	u.registration, err = registration.Register(ctx, u.conn, u.cfg.Name, registration.Config{
 		Version: u.options.Version,
 		Lease:   u.longestLease(),
 		Logger:  u.logger,

@@ -1,4 +1,4 @@
-package polling
+package lease
 
 import (
 	"context"
@@ -7,13 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// inTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
+// InTransaction runs f in a READ COMMITTED transaction: every statement sees what committed before it, as decisions
 // under a lock require.
-func inTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+func InTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return err
@@ -24,4 +20,8 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) er
 		return err
 	}
 	return tx.Commit(ctx)
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

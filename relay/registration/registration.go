@@ -1,4 +1,5 @@
-package polling
+// Package registration has the names of the relays that run: by its name, a relay that restarts has its leases at once.
+package registration
 
 import (
 	"context"
@@ -17,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -32,7 +34,7 @@ type Registration struct {
 	name     string
 	instance string
 	host     string
-	cfg      RegistrationConfig
+	cfg      Config
 	states   *states.Writer // of all its sources
 
 	mu    sync.Mutex
@@ -43,8 +45,8 @@ type Registration struct {
 	stopped chan struct{}
 }
 
-// RegistrationConfig tunes a [Registration]. The zero value means the stated defaults.
-type RegistrationConfig struct {
+// Config tunes a [Registration]. The zero value means the stated defaults.
+type Config struct {
 	// Version of the program, for people. Default "unknown".
 	Version string
 
@@ -59,14 +61,14 @@ type RegistrationConfig struct {
 // Register takes the name for this process. It waits at most one lease to tell a dead predecessor from a live namesake.
 // ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration uses a
 // connection of its own until Close.
-func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg RegistrationConfig) (*Registration, error) {
+func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Config) (*Registration, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
 	faults.Need(name != "", "", "the relay has no name")
 	settings.Default(&cfg.Version, "unknown")
-	settings.AtLeast(&faults, "Lease", &cfg.Lease, defaultLease, minLease)
+	settings.AtLeast(&faults, "Lease", &cfg.Lease, lease.Default, lease.Min)
 	if err := faults.Err(); err != nil {
-		return nil, fmt.Errorf("polling: register: %w", err)
+		return nil, fmt.Errorf("register: %w", err)
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
 	host, err := os.Hostname()
@@ -90,11 +92,14 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Regist
 // Name is the relay's name, which owns the leases of its sources.
 func (r *Registration) Name() string { return r.name }
 
-// allGroups stands for a destination as a whole.
-const allGroups = -1
+// States writes the states of all its sources.
+func (r *Registration) States() *states.Writer { return r.states }
 
-// use prevents two sources of this process from taking each other's lease.
-func (r *Registration) use(destination string, group int) (release func(), err error) {
+// AllGroups stands for a destination as a whole.
+const AllGroups = -1
+
+// Use prevents two sources of this process from taking each other's lease.
+func (r *Registration) Use(destination string, group int) (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
@@ -129,7 +134,7 @@ func (r *Registration) Close() {
 // register connects and takes the name. The name's row then identifies this connection, by which other relays find out
 // whether this process lives.
 func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
-	conn, err := connect(ctx, r.conn, r.name)
+	conn, err := lease.Connect(ctx, r.conn, r.name)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +146,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return nil, err
 	}
-	if err := refused(schema.Check(ctx, conn)); err != nil {
+	if err := lease.Refused(schema.Check(ctx, conn)); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(r.cfg.Lease)
@@ -176,7 +181,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 		if before.silent {
 			continue
 		}
-		if err := pauseFor(ctx, r.cfg.Lease/60); err != nil {
+		if err := lease.Pause(ctx, r.cfg.Lease/60); err != nil {
 			return nil, err
 		}
 	}
@@ -263,7 +268,7 @@ func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 				r.cfg.Logger.Error("registration lost", "relay", r.name, "error", err)
 			}
 			r.set(err)
-			if pauseFor(ctx, r.cfg.Lease/3) != nil {
+			if lease.Pause(ctx, r.cfg.Lease/3) != nil {
 				return
 			}
 		}
@@ -304,5 +309,5 @@ func (r *Registration) leave(conn *pgx.Conn) {
 	if err != nil {
 		r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)
 	}
-	r.set(errClosed)
+	r.set(lease.ErrClosed)
 }

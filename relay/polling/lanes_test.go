@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // Renewals and settlements wait for a page, so a page is short, however much it has to pass over.
@@ -15,7 +17,7 @@ func TestAPageOfHeldLanesIsShortWhateverItPassesOver(t *testing.T) {
 	db.Exec(hold + `SELECT 'd', 'g of another group ' || i, -i, gen_random_uuid(), 't', 'g' || i, 3, now(), now() FROM generate_series(1, 300) i`)
 	db.Exec(hold + `SELECT 'd', 'h' || i % 3, -i, gen_random_uuid(), 't', 'h', 40, now(), CASE WHEN i <= 2997 THEN now() END FROM generate_series(1, 3000) i`)
 	db.Exec(hold + `SELECT 'd', 'i', -i, gen_random_uuid(), 't', 'i', 40, now(), now() FROM generate_series(1, 3) i`)
-	s := acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2, Lease: time.Minute}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Group: 1, Groups: 2, Lease: time.Minute}))
 	const limit = 20
 	var all []string
 	calls, after := 0, ""
@@ -43,31 +45,5 @@ func TestAPageOfHeldLanesIsShortWhateverItPassesOver(t *testing.T) {
 	}
 	if n := db.Value(`SELECT count(*)::text FROM outbox.holds WHERE retry_at IS NULL`); n != "0" {
 		t.Errorf("%s heads have no time", n)
-	}
-}
-
-func TestThePagesOfAWalkAdaptToTheServer(t *testing.T) {
-	t.Parallel()
-	var w walk
-	size := func() int { return min(10_000, w.size) }
-	for range 10 {
-		w.adapt(max(size(), firstPage), firstPage, time.Millisecond)
-	}
-	if size() != 10_000 {
-		t.Errorf("%d on a fast server", size())
-	}
-	w.adapt(1000, 1000, 2*slowPage)
-	if size() != 500 {
-		t.Errorf("%d after a slow page of 1000", size())
-	}
-	for range 20 {
-		w.adapt(size(), size(), time.Minute)
-	}
-	if size() != smallestPage {
-		t.Errorf("%d on a slow server", size())
-	}
-	w.adapt(size(), size(), time.Millisecond)
-	if size() != 2*smallestPage {
-		t.Errorf("%d when it is fast again", size())
 	}
 }

@@ -1,4 +1,4 @@
-package polling
+package messages
 
 import (
 	"encoding/binary"
@@ -41,27 +41,27 @@ func TestAnArenaHandsOutBytesThatStayUntilItIsReset(t *testing.T) {
 
 func TestAPageIsSortedWhateverItsOrderWas(t *testing.T) {
 	t.Parallel()
-	var pg page
+	var pg Page
 	random := seed.Rand(t)
 	for n := range 200 {
-		pg.reset()
+		pg.Reset()
 		for _, i := range random.Perm(n) {
-			pg.deliveries = append(pg.deliveries, relay.Delivery{Message: outbox.Message{Position: int64(10 * i), Key: fmt.Sprint(i)}})
+			pg.Deliveries = append(pg.Deliveries, relay.Delivery{Message: outbox.Message{Position: int64(10 * i), Key: fmt.Sprint(i)}})
 		}
 		switch n % 4 { // else at random
 		case 1: // as it is
-			slices.SortFunc(pg.deliveries, func(a, b relay.Delivery) int { return int(a.Position - b.Position) })
+			slices.SortFunc(pg.Deliveries, func(a, b relay.Delivery) int { return int(a.Position - b.Position) })
 		case 2: // all the other way round
-			slices.SortFunc(pg.deliveries, func(a, b relay.Delivery) int { return int(b.Position - a.Position) })
+			slices.SortFunc(pg.Deliveries, func(a, b relay.Delivery) int { return int(b.Position - a.Position) })
 		}
-		pg.sort()
-		for i := range pg.deliveries {
-			if d := &pg.deliveries[i]; d.Position != int64(10*i) || d.Key != fmt.Sprint(i) {
+		pg.Sort()
+		for i := range pg.Deliveries {
+			if d := &pg.Deliveries[i]; d.Position != int64(10*i) || d.Key != fmt.Sprint(i) {
 				t.Fatalf("of %d, number %d has position %d and key %s", n, i, d.Position, d.Key)
 			}
 		}
-		if len(pg.deliveries) != n {
-			t.Fatalf("%d of %d", len(pg.deliveries), n)
+		if len(pg.Deliveries) != n {
+			t.Fatalf("%d of %d", len(pg.Deliveries), n)
 		}
 	}
 }

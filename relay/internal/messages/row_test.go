@@ -1,4 +1,4 @@
-package polling
+package messages
 
 import (
 	"bytes"
@@ -15,13 +15,13 @@ func FuzzRow(f *testing.F) {
 	f.Add([]byte("a b"), bytes.Repeat([]byte("x"), 1025), []byte("\x00"), []byte("ü"), []byte{}, []byte("\x02"), int64(math.MinInt64))
 	f.Fuzz(func(t *testing.T, topic, key, aggregateID, eventType, payload, headers []byte, at int64) {
 		moment := binary.BigEndian.AppendUint64(nil, uint64(at))
-		row := make([][]byte, messageColumnCount)
+		row := make([][]byte, ColumnCount)
 		row[colID], row[colMessageID], row[colShard], row[colCreatedAt] = moment, make([]byte, 16), []byte{0, 1}, moment
 		row[colTopic], row[colKey], row[colAggregateID], row[colEventType] = topic, key, aggregateID, eventType
 		row[colPayload], row[colHeaders], row[colDeliverAt] = payload, headers, moment
-		var pg page
-		var d decoder
-		dl, err := d.decode(&pg, row)
+		var pg Page
+		var d Decoder
+		dl, err := d.Decode(&pg, row)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,5 @@
-package polling
+// Package unselected records the topics of messages that no destination selects.
+package unselected
 
 import (
 	"context"
@@ -18,10 +19,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Unselected records the topics of messages that no destination selects, for `outbox status` to read. A message that
+// Recorder records the topics of messages that no destination selects, for `outbox status` to read. A message that
 // one destination's Select rejects may be selected by another, so the program itself decides which messages to note, in
 // the Select of a destination that sees all of them. Safe for concurrent use.
-type Unselected struct {
+type Recorder struct {
 	conn   *pgx.ConnConfig
 	relay  string
 	logger *slog.Logger
@@ -49,11 +50,11 @@ const (
 // errNoList means that there is no list that this role may write, as where relays read other tables alone.
 var errNoList = errors.New("there is no outbox.unselected, or this role may not write to it")
 
-// NewUnselected returns a recorder for a process; relay is its name, for people. It opens a connection with conn when
+// New returns a recorder for a process; relay is its name, for people. It opens a connection with conn when
 // it has something to write. It makes a best effort: if it can't write now, it tries again later and logs that to
 // logger; nil: slog.Default.
-func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Unselected {
-	u := &Unselected{conn: conn.Copy(), relay: relay, logger: settings.Logger(logger), topics: make(map[string]struct{})}
+func New(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Recorder {
+	u := &Recorder{conn: conn.Copy(), relay: relay, logger: settings.Logger(logger), topics: make(map[string]struct{})}
 	u.later = later.New(unselectedPause, func(earlier, next unselectedTopic) unselectedTopic {
 		next.messages += earlier.messages
 		return next
@@ -62,7 +63,7 @@ func NewUnselected(conn *pgx.ConnConfig, relay string, logger *slog.Logger) *Uns
 }
 
 // Note counts a message and reports whether it is the first of its topic. It keeps nothing of m and doesn't block.
-func (u *Unselected) Note(m *outbox.Message) (first bool) {
+func (u *Recorder) Note(m *outbox.Message) (first bool) {
 	topic := m.Topic
 	if len(topic) > maxUnselectedTopic {
 		topic = strings.ToValidUTF8(topic[:maxUnselectedTopic], "") + "…"
@@ -83,10 +84,10 @@ func (u *Unselected) Note(m *outbox.Message) (first bool) {
 }
 
 // Close writes what is left, within a few seconds. Don't call Note afterwards.
-func (u *Unselected) Close() error { return u.later.End() }
+func (u *Recorder) Close() error { return u.later.End() }
 
 // write adds to the counts of the topics' rows, and deletes topics that had no messages for a week.
-func (u *Unselected) write(ctx context.Context, pending map[string]unselectedTopic) (err error) {
+func (u *Recorder) write(ctx context.Context, pending map[string]unselectedTopic) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, errNoList) {
 			u.logger.Warn("unselected topics could not be recorded for \"outbox status\"; counting continues", "error", err)

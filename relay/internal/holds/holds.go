@@ -1,4 +1,5 @@
-package polling
+// Package holds stores what was not delivered, and lists the holds that are due.
+package holds
 
 import (
 	"context"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -43,22 +45,22 @@ const heldOfLane = `
 FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 ORDER BY m.id, m.message_id LIMIT $3`
 
 // heldOfLanesSQL reads the first holds of each lane of $2. The last column is the lane's place in $2, from 1.
-const heldOfLanesSQL = "SELECT " + messageColumns + heldColumns + `, l.n
+const heldOfLanesSQL = "SELECT " + messages.Columns + heldColumns + `, l.n
 FROM unnest($2::text[]) WITH ORDINALITY l (lane, n) CROSS JOIN LATERAL (
 	SELECT * FROM outbox.holds h WHERE h.destination = $1 AND h.lane = l.lane ORDER BY h.id, h.message_id LIMIT $3
 ) m ORDER BY l.n, m.id, m.message_id`
 
-// heldOf reads holds as messages are read, into memory that is not used again: a list for each lane.
-func heldOf(ctx context.Context, conn *pgx.Conn, destination string, lanes []string, limit int) ([][]relay.Delivery, error) {
-	var pg page
-	var d decoder
+// Held reads holds as messages are read, into memory that is not used again: a list for each lane.
+func Held(ctx context.Context, conn *pgx.Conn, destination string, lanes []string, limit int) ([][]relay.Delivery, error) {
+	var pg messages.Page
+	var d messages.Decoder
 	now := time.Now()
 	array, err := conn.TypeMap().Encode(pgtype.TextArrayOID, pgtype.TextFormatCode, lanes, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
 	most := strconv.AppendInt(nil, int64(limit), 10)
-	rows := conn.PgConn().ExecParams(ctx, heldOfLanesSQL, [][]byte{[]byte(destination), array, most}, nil, textFormat, binaryFormat)
+	rows := conn.PgConn().ExecParams(ctx, heldOfLanesSQL, [][]byte{[]byte(destination), array, most}, nil, messages.Text, messages.Binary)
 	ends := make([]int, len(lanes)+1) // of each lane's deliveries, and of those before the first
 	for rows.NextRow() {
 		if err != nil {
@@ -66,21 +68,21 @@ func heldOf(ctx context.Context, conn *pgx.Conn, destination string, lanes []str
 		}
 		var dl *relay.Delivery
 		row := rows.Values()
-		if dl, err = d.decode(&pg, row); err == nil {
+		if dl, err = d.Decode(&pg, row); err == nil {
 			readHold(dl, row, now)
-			ends[int8Value(row[messageColumnCount+heldColumnCount])] = len(pg.deliveries)
+			ends[messages.Int8(row[messages.ColumnCount+heldColumnCount])] = len(pg.Deliveries)
 		}
 	}
 	if _, closeErr := rows.Close(); closeErr != nil {
 		err = closeErr
 	}
 	if schema.IsDataError(err) {
-		pg.reset()
+		pg.Reset()
 		clear(ends)
 		err = nil
 		for i := 0; i < len(lanes) && err == nil; i++ {
 			err = heldPiecemeal(ctx, conn, &pg, &d, [][]byte{[]byte(destination), []byte(lanes[i]), most})
-			ends[i+1] = len(pg.deliveries)
+			ends[i+1] = len(pg.Deliveries)
 		}
 	}
 	if err != nil {
@@ -89,23 +91,23 @@ func heldOf(ctx context.Context, conn *pgx.Conn, destination string, lanes []str
 	lists := make([][]relay.Delivery, len(lanes))
 	for i := range lanes {
 		ends[i+1] = max(ends[i], ends[i+1]) // a lane without holds
-		lists[i] = pg.deliveries[ends[i]:ends[i+1]:ends[i+1]]
+		lists[i] = pg.Deliveries[ends[i]:ends[i+1]:ends[i+1]]
 	}
 	return lists, nil
 }
 
 // heldPiecemeal reads holds one by one.
-func heldPiecemeal(ctx context.Context, conn *pgx.Conn, pg *page, d *decoder, args [][]byte) error {
+func heldPiecemeal(ctx context.Context, conn *pgx.Conn, pg *messages.Page, d *messages.Decoder, args [][]byte) error {
 	now := time.Now()
-	list := conn.PgConn().ExecParams(ctx, "SELECT m.id"+heldOfLane, args, nil, textFormat, binaryFormat).Read()
+	list := conn.PgConn().ExecParams(ctx, "SELECT m.id"+heldOfLane, args, nil, messages.Text, messages.Binary).Read()
 	if list.Err != nil {
 		return list.Err
 	}
 	for _, id := range list.Rows {
-		dl, row, err := d.one(ctx, conn, pg, rowQuery{
-			extra: heldColumns,
-			from:  " FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 AND m.id = $3::bigint",
-			args:  [][]byte{args[0], args[1], strconv.AppendInt(nil, int64(int8Value(id[0])), 10)},
+		dl, row, err := d.One(ctx, conn, pg, messages.Query{
+			Extra: heldColumns,
+			From:  " FROM outbox.holds m WHERE m.destination = $1 AND m.lane = $2 AND m.id = $3::bigint",
+			Args:  [][]byte{args[0], args[1], strconv.AppendInt(nil, int64(messages.Int8(id[0])), 10)},
 		})
 		if err != nil {
 			return err
@@ -119,14 +121,14 @@ func heldPiecemeal(ctx context.Context, conn *pgx.Conn, pg *page, d *decoder, ar
 
 // readHold reads the columns after those of a message.
 func readHold(held *relay.Delivery, row [][]byte, now time.Time) {
-	attempts, wait, blocked := row[messageColumnCount], row[messageColumnCount+1], row[messageColumnCount+2]
+	attempts, wait, blocked := row[messages.ColumnCount], row[messages.ColumnCount+1], row[messages.ColumnCount+2]
 	held.Attempts = int(binary.BigEndian.Uint32(attempts))
 	if len(wait) == 8 {
 		w := int64(binary.BigEndian.Uint64(wait))
 		held.RetryAt = due(now, &w)
 	}
 	held.Blocked = len(blocked) == 1 && blocked[0] == 1
-	held.Replayed = row[messageColumnCount+3][0] == 1
+	held.Replayed = row[messages.ColumnCount+3][0] == 1
 }
 
 // outcomes stores the outcomes of messages that were not delivered, and of holds.
@@ -135,13 +137,14 @@ type outcomes struct {
 	settlement  *relay.Settlement
 }
 
-func (o outcomes) empty() bool {
-	s := o.settlement
-	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) == 0
+// HasOutcomes reports whether Store has something to store of s.
+func HasOutcomes(s *relay.Settlement) bool {
+	return len(s.Hold)+len(s.Dead)+len(s.HeldDelivered)+len(s.HeldRetry)+len(s.HeldDead) > 0
 }
 
-func (s *Snapshot) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
-	return outcomes{s.destination, settlement}.store(ctx, tx)
+// Store stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
+func Store(ctx context.Context, tx pgx.Tx, destination string, settlement *relay.Settlement) error {
+	return outcomes{destination, settlement}.store(ctx, tx)
 }
 
 func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
@@ -150,7 +153,7 @@ func (o outcomes) store(ctx context.Context, tx pgx.Tx) error {
 		do   func(context.Context, pgx.Tx) error
 		n    int
 	}{
-		{"lock holds", func(ctx context.Context, tx pgx.Tx) error { return LockHolds(ctx, tx, o.destination, o.settlement) }, 1},
+		{"lock holds", func(ctx context.Context, tx pgx.Tx) error { return Lock(ctx, tx, o.destination, o.settlement) }, 1},
 		{"remove delivered holds", o.delivered, len(o.settlement.HeldDelivered)},
 		{"store the next attempts of holds", o.retry, len(o.settlement.HeldRetry)},
 		{"move holds to the dead letters", o.heldDead, len(o.settlement.HeldDead)},
@@ -172,7 +175,7 @@ const kept = schema.MessageColumns
 
 // holdSQL copies messages, found by their position in the index, into the holds. The client names the lane, because it
 // has decided by that name which message waits behind which. A conflict can only be with the same message. The first of
-// its lane here is due at once if it is to wait behind others and there are none. LockHolds comes before.
+// its lane here is due at once if it is to wait behind others and there are none. Lock comes before.
 const holdSQL = `
 INSERT INTO outbox.holds (destination, lane, id, ` + kept + `, attempts, retry_at, error)
 SELECT $1, o.lane, m.id, ` + kept + `, o.attempts, CASE WHEN o.first AND NOT o.blocked AND o.wait IS NULL AND NOT EXISTS (
@@ -196,7 +199,7 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.addRetry(now, &h)
 		first[i], seen[c.lanes[i]] = !seen[c.lanes[i]], true
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, holdSQL),
+	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, holdSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors, first)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
@@ -220,7 +223,7 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, reading(o.destination, deadSQL),
+	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, deadSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }
@@ -259,8 +262,8 @@ WITH wanted AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM wanted WHERE first) = (SELECT count(*) FROM locked WHERE first)`
 
-// LockHolds comes before the outcomes of s are stored in tx: it locks what other transactions may be changing too.
-func LockHolds(ctx context.Context, tx pgx.Tx, destination string, s *relay.Settlement) error {
+// Lock comes before the outcomes of s are stored in tx: it locks what other transactions may be changing too.
+func Lock(ctx context.Context, tx pgx.Tx, destination string, s *relay.Settlement) error {
 	var behind []string // lanes
 	for _, h := range s.Hold {
 		if h.RetryAt.IsZero() && !h.Blocked {

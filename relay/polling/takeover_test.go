@@ -3,18 +3,19 @@ package polling
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/registration"
 )
 
-func (db database) register(name string, lease time.Duration) *Registration {
+func (db database) register(name string, lease time.Duration) *registration.Registration {
 	db.T.Helper()
-	r, err := Register(db.T.Context(), db.Config(), name, RegistrationConfig{Lease: lease, Version: "test"})
+	r, err := registration.Register(db.T.Context(), db.Config(), name, registration.Config{Lease: lease, Version: "test"})
 	if err != nil {
 		db.T.Fatal(err)
 	}
@@ -22,50 +23,21 @@ func (db database) register(name string, lease time.Duration) *Registration {
 	return r
 }
 
-func TestALiveNamesakeIsNamed(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.register("a", 5*time.Second)
-	_, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: time.Minute})
-	if !errors.Is(err, ErrNamesake) || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "runs on host") {
-		t.Errorf("got %v", err)
-	}
-	db.register("b", time.Minute)
-}
-
-func TestANameIsFreeAfterClose(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	r, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := db.Value("SELECT name || ' ' || version FROM outbox.relays"); got != "a unknown" {
-		t.Errorf("registered as %q", got)
-	}
-	r.Close()
-	if got := db.Value("SELECT count(*) FROM outbox.relays"); got != "0" {
-		t.Errorf("%s relays after the only one left", got)
-	}
-	db.register("a", time.Hour)
-}
-
 func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'a')`)
 	const lease = time.Hour
-	first, err := Register(t.Context(), db.Config(), "a", RegistrationConfig{Lease: lease})
+	first, err := registration.Register(t.Context(), db.Config(), "a", registration.Config{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := acquire(t, db.source("d", SnapshotConfig{Registration: first, Lease: lease})).(*snapshotSession)
-	next(t, old, 1)
+	old := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: first, Lease: lease})).(*snapshotSession)
+	testdb.Next(t, old, 1)
 	// It dies: its connections end, and nobody says anything.
 	stranger := db.source("d", SnapshotConfig{Lease: lease})
 	crash(old)
-	first.stop() // leaves as a killed one wouldn't, so put its row back
-	<-first.stopped
+	first.Close() // leaves as a killed one wouldn't, so put its row back
 	db.Exec(`INSERT INTO outbox.relays (name, instance, backend_pid, backend_start, host, pid, version)
 		VALUES ('a', gen_random_uuid(), 1, '2000-01-01', 'h', 1, 'v')`)
 
@@ -74,9 +46,9 @@ func TestARelayThatRestartsUnderItsNameHasItsLeaseBackAtOnce(t *testing.T) {
 	if _, err := stranger.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("another relay got the lease: %v", err)
 	}
-	s := acquire(t, db.source("d", SnapshotConfig{Registration: db.register("a", lease), Lease: lease}))
-	if ds := next(t, s, 1); payloads(ds) != "a" {
-		t.Errorf("got %q", payloads(ds))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: db.register("a", lease), Lease: lease}))
+	if ds := testdb.Next(t, s, 1); testdb.Payloads(ds) != "a" {
+		t.Errorf("got %q", testdb.Payloads(ds))
 	}
 }
 
@@ -109,23 +81,7 @@ func TestASilentPredecessorIsReplacedAndMayNotGoOn(t *testing.T) {
 		if err == nil {
 			_ = session.Close(t.Context())
 		}
-		return errors.Is(err, ErrNamesake)
-	})
-}
-
-func TestARegistrationSurvivesALostConnection(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	r := db.register("a", await.Expiry(300*time.Millisecond))
-	pid := db.Value("SELECT backend_pid FROM outbox.relays")
-	db.Exec("SELECT pg_terminate_backend(" + pid + ", 5000)")
-	db.Await("SELECT backend_pid <> " + pid + " FROM outbox.relays")
-	await.Until(t, "the name is used again", func() bool {
-		release, err := r.use("d", 0)
-		if err == nil {
-			release()
-		}
-		return err == nil
+		return errors.Is(err, registration.ErrNamesake)
 	})
 }
 
@@ -133,7 +89,7 @@ func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	r := db.register("a", time.Minute)
-	s := acquire(t, db.source("d", SnapshotConfig{Registration: r}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Registration: r}))
 	other := db.source("d", SnapshotConfig{Registration: r})
 	if _, err := other.Acquire(t.Context()); !outbox.IsPermanent(err) {
 		t.Errorf("got %v", err)
@@ -141,5 +97,5 @@ func TestTwoSourcesOfAProcessDoNotShareAGroup(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, other)
+	testdb.Acquire(t, other)
 }

@@ -1,4 +1,5 @@
-package polling
+// Package messages reads rows of the outbox into deliveries, in pages of memory that is used again.
+package messages
 
 import (
 	"cmp"
@@ -16,10 +17,10 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/reuse"
 )
 
-// page is the memory of one batch: its deliveries, and everything that they point to. It returns to its pool when the
+// Page is the memory of one batch: its deliveries, and everything that they point to. It returns to its pool when the
 // batch is recycled.
-type page struct {
-	deliveries []relay.Delivery
+type Page struct {
+	Deliveries []relay.Delivery
 	headers    []outbox.Header
 	arena      arena
 	moves      []move // used by sort
@@ -27,29 +28,49 @@ type page struct {
 	users atomic.Int32 // batches that are not recycled, plus one while more are to come
 }
 
-// pagePool keeps unused pages for later rows, at most as many as a relay has in use at once.
-type pagePool struct{ free reuse.Pool[*page] }
+// Pool keeps unused pages for later rows, at most as many as a relay has in use at once.
+type Pool struct{ free reuse.Pool[*Page] }
 
 const maxFreePages = 8
 
-func (p *pagePool) get() *page {
+func (p *Pool) Get() *Page {
 	if pg := p.free.Get(); pg != nil {
 		return pg
 	}
-	return &page{}
+	return &Page{}
 }
 
-// put takes back a page that is no longer used.
-func (p *pagePool) put(pg *page) {
-	pg.reset()
+// Put takes back a page that is no longer used.
+func (p *Pool) Put(pg *Page) {
+	pg.Reset()
 	p.free.Put(pg, maxFreePages)
 }
 
-// reset removes the rows. It clears headers, so that the pool doesn't keep foreign memory alive.
-func (pg *page) reset() {
-	clear(pg.deliveries)
+// Start begins to cut the page into batches.
+func (pg *Page) Start() { pg.users.Store(1) }
+
+// Cut takes the first batch, of at most limit deliveries, off the rest of a page that was started.
+func (p *Pool) Cut(pg *Page, rest *[]relay.Delivery, limit int) relay.Batch {
+	return reuse.Cut(rest, limit, &pg.users, p.recycler(pg))
+}
+
+// recycler puts a page back when its last batch is recycled.
+func (p *Pool) recycler(pg *Page) func() {
+	return func() {
+		if pg.users.Add(-1) == 0 {
+			p.Put(pg)
+		}
+	}
+}
+
+// Size is how many bytes of text and payload the page has.
+func (pg *Page) Size() int { return pg.arena.bytes }
+
+// Reset removes the rows. It clears headers, so that the pool doesn't keep foreign memory alive.
+func (pg *Page) Reset() {
+	clear(pg.Deliveries)
 	clear(pg.headers)
-	pg.deliveries, pg.headers = pg.deliveries[:0], pg.headers[:0]
+	pg.Deliveries, pg.headers = pg.Deliveries[:0], pg.headers[:0]
 	pg.arena.reset()
 }
 
@@ -59,10 +80,10 @@ type move struct {
 	from     int
 }
 
-// sort orders the deliveries by position. It sorts numbers and then moves each delivery once: a delivery is as large as
+// Sort orders the deliveries by position. It sorts numbers and then moves each delivery once: a delivery is as large as
 // twenty numbers, and holds pointers.
-func (pg *page) sort() {
-	ds := pg.deliveries
+func (pg *Page) Sort() {
+	ds := pg.Deliveries
 	moves := slices.Grow(pg.moves[:0], len(ds))
 	for i := range ds {
 		moves = append(moves, move{ds[i].Position, i})
@@ -137,13 +158,13 @@ func (a *arena) reset() {
 // relay.Batch the string is not read after that.
 func aliased(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// decoder turns rows in PostgreSQL's binary format into deliveries. It belongs to one connection.
-type decoder struct {
+// Decoder turns rows in PostgreSQL's binary format into deliveries. It belongs to one connection.
+type Decoder struct {
 	names interner
 }
 
-// messageColumns is what decoder reads, of outbox.messages m or of anything with the same columns.
-const messageColumns = `m.id, m.message_id, m.topic, m.key, m.shard, m.aggregate_type, m.aggregate_id,
+// Columns is what decoder reads, of outbox.messages m or of anything with the same columns.
+const Columns = `m.id, m.message_id, m.topic, m.key, m.shard, m.aggregate_type, m.aggregate_id,
 	m.event_type, m.payload, m.content_type, m.headers, m.deliver_at, m.created_at`
 
 // The positions of the columns in a row.
@@ -161,24 +182,24 @@ const (
 	colHeaders
 	colDeliverAt
 	colCreatedAt
-	messageColumnCount
+	ColumnCount
 )
 
-var errRow = errors.New("a row doesn't match the schema of this version: run: outbox check")
+var ErrRow = errors.New("a row doesn't match the schema of this version: run: outbox check")
 
-// decode appends the message in row to pg and returns its delivery, in which the caller sets the remaining fields.
+// Decode appends the message in row to pg and returns its delivery, in which the caller sets the remaining fields.
 // Whatever row points to is copied.
-func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
-	if len(row) < messageColumnCount || len(row[colID]) != 8 ||
+func (d *Decoder) Decode(pg *Page, row [][]byte) (*relay.Delivery, error) {
+	if len(row) < ColumnCount || len(row[colID]) != 8 ||
 		len(row[colMessageID]) != 16 || len(row[colShard]) != 2 || len(row[colCreatedAt]) != 8 {
-		return nil, errRow
+		return nil, ErrRow
 	}
-	if len(pg.deliveries) < cap(pg.deliveries) {
-		pg.deliveries = pg.deliveries[:len(pg.deliveries)+1]
+	if len(pg.Deliveries) < cap(pg.Deliveries) {
+		pg.Deliveries = pg.Deliveries[:len(pg.Deliveries)+1]
 	} else {
-		pg.deliveries = append(pg.deliveries, relay.Delivery{})
+		pg.Deliveries = append(pg.Deliveries, relay.Delivery{})
 	}
-	dl := &pg.deliveries[len(pg.deliveries)-1]
+	dl := &pg.Deliveries[len(pg.Deliveries)-1]
 	dl.Position = int64(binary.BigEndian.Uint64(row[colID]))
 	copy(dl.ID[:], row[colMessageID])
 	dl.Topic = d.names.topic.str(row[colTopic])
@@ -210,7 +231,7 @@ func (d *decoder) decode(pg *page, row [][]byte) (*relay.Delivery, error) {
 }
 
 // headers reads a json, whose binary format is its text.
-func (d *decoder) headers(pg *page, dl *relay.Delivery, text []byte) error {
+func (d *Decoder) headers(pg *Page, dl *relay.Delivery, text []byte) error {
 	if string(text) == "{}" {
 		return nil
 	}

@@ -1,4 +1,5 @@
-package polling
+// Package retention empties the segments of the outbox that every destination has passed.
+package retention
 
 import (
 	"context"
@@ -15,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -26,24 +28,24 @@ import (
 // Observe reports that.
 type Retention struct {
 	conn *pgx.ConnConfig
-	cfg  RetentionConfig
+	cfg  Config
 }
 
-// RetentionConfig tunes a [Retention]. The zero value means the stated defaults.
-type RetentionConfig struct {
+// Config tunes a [Retention]. The zero value means the stated defaults.
+type Config struct {
 	// Interval is the pause between two passes over the segments. A segment of the schema is written to for ten
 	// minutes, so there is no hurry. Default 30 s.
 	Interval time.Duration
 
 	// Observe, if not nil, gets the result of each pass. It must not block.
-	Observe func(RetentionReport)
+	Observe func(Report)
 
 	// Logger reports emptied segments and trouble; nil: slog.Default.
 	Logger *slog.Logger
 }
 
-// RetentionReport is the result of one pass over the segments. Err is why it ended early, nil if it didn't.
-type RetentionReport struct {
+// Report is the result of one pass over the segments. Err is why it ended early, nil if it didn't.
+type Report struct {
 	Emptied []string // tables
 	Kept    []KeptSegment
 	Err     error
@@ -61,30 +63,53 @@ type KeptSegment struct {
 	Hidden bool
 }
 
-// RetentionDefaults returns the RetentionConfig that the zero value stands for.
-func RetentionDefaults() RetentionConfig {
-	cfg, _ := RetentionConfig{}.withDefaults(nil) // without the required fields
+// Defaults returns the RetentionConfig that the zero value stands for.
+func Defaults() Config {
+	cfg, _ := Config{}.withDefaults(nil) // without the required fields
 	return cfg
 }
 
-func (cfg RetentionConfig) withDefaults(conn *pgx.ConnConfig) (RetentionConfig, error) {
+func (cfg Config) withDefaults(conn *pgx.ConnConfig) (Config, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
 	settings.Positive(&faults, "Interval", &cfg.Interval, 30*time.Second)
 	if cfg.Observe == nil {
-		cfg.Observe = func(RetentionReport) {}
+		cfg.Observe = func(Report) {}
 	}
 	cfg.Logger = settings.Logger(cfg.Logger)
 	return cfg, faults.Err()
 }
 
-// NewRetention returns a Retention that connects to nothing yet. conn is copied.
-func NewRetention(conn *pgx.ConnConfig, cfg RetentionConfig) (*Retention, error) {
+// New returns a Retention that connects to nothing yet. conn is copied.
+func New(conn *pgx.ConnConfig, cfg Config) (*Retention, error) {
 	cfg, err := cfg.withDefaults(conn)
 	if err != nil {
-		return nil, fmt.Errorf("polling: retention: %w", err)
+		return nil, fmt.Errorf("retention: %w", err)
 	}
 	return &Retention{conn: conn.Copy(), cfg: cfg}, nil
+}
+
+// Once looks at all segments once, and empties those that may be.
+func (r *Retention) Once(ctx context.Context) (report Report, err error) {
+	conn, err := r.connect(ctx)
+	if err != nil {
+		return report, err
+	}
+	defer dial.HangUp(conn)
+	return r.pass(ctx, conn)
+}
+
+// connect returns no connection with an error.
+func (r *Retention) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := lease.Connect(ctx, r.conn, "retention")
+	if err != nil {
+		return nil, err
+	}
+	if err := cursors.RefuseStandby(ctx, conn); err != nil {
+		dial.HangUp(conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Run empties segments until ctx ends, and then returns nil. It replaces a lost connection.
@@ -94,14 +119,8 @@ func (r *Retention) Run(ctx context.Context) error {
 	for {
 		if conn == nil || conn.IsClosed() {
 			var err error
-			if conn, err = connect(ctx, r.conn, "retention"); err == nil {
-				if err = cursors.RefuseStandby(ctx, conn); err != nil {
-					dial.HangUp(conn)
-				}
-			}
-			if err != nil {
-				conn = nil
-				r.report(ctx, RetentionReport{Err: err})
+			if conn, err = r.connect(ctx); err != nil {
+				r.report(ctx, Report{Err: err})
 			}
 		}
 		if conn != nil {
@@ -109,13 +128,13 @@ func (r *Retention) Run(ctx context.Context) error {
 			report.Err = err
 			r.report(ctx, report)
 		}
-		if err := pauseFor(ctx, r.cfg.Interval); err != nil {
+		if err := lease.Pause(ctx, r.cfg.Interval); err != nil {
 			return nil
 		}
 	}
 }
 
-func (r *Retention) report(ctx context.Context, report RetentionReport) {
+func (r *Retention) report(ctx context.Context, report Report) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -149,7 +168,7 @@ WHERE n <> now.segment AND n <> (now.segment + 1) % $2 AND pg_relation_size(s.oi
 ORDER BY n, p.parent DESC`
 
 // pass looks at each segment once.
-func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report RetentionReport, err error) {
+func (r *Retention) pass(ctx context.Context, conn *pgx.Conn) (report Report, err error) {
 	rows, err := conn.Query(ctx, segmentsSQL, schema.SegmentSeconds, schema.SegmentCount)
 	if err != nil {
 		return report, fmt.Errorf("list segments: %w", err)
@@ -212,7 +231,7 @@ func (r *Retention) empty(ctx context.Context, conn *pgx.Conn, table string) (*K
 		if attempt == attempts {
 			return &KeptSegment{Table: table, Reason: "another transaction has locked it: a writer that is still open, or a backup"}, nil
 		}
-		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
+		if err := lease.Pause(ctx, 20*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -254,7 +273,7 @@ const lockNotAvailable = "55P03"
 // cursors is a later statement, so it sees all rows. A transaction that comes later waits, and writes into the empty
 // segment. NOWAIT, because a wait for this lock would block all writers.
 func (r *Retention) truncate(ctx context.Context, conn *pgx.Conn, table string) (kept *KeptSegment, err error) {
-	err = inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	err = lease.InTransaction(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "LOCK TABLE ONLY "+table+" IN ACCESS EXCLUSIVE MODE NOWAIT"); err != nil {
 			return err
 		}

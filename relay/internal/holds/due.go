@@ -1,4 +1,4 @@
-package polling
+package holds
 
 import (
 	"cmp"
@@ -46,9 +46,9 @@ UPDATE outbox.holds h SET retry_at = clock_timestamp() FROM (
 	WHERE h.retry_at IS NULL ORDER BY h.id, h.message_id FOR UPDATE OF h SKIP LOCKED) o
 WHERE ` + sameHoldSQL
 
-// walk goes over all lanes with holds, page by page. The page's size adapts to what the server takes for it: the
+// Walk goes over all lanes with holds, page by page. The page's size adapts to what the server takes for it: the
 // connection renews the lease and settles too, and both wait for it.
-type walk struct {
+type Walk struct {
 	size  int  // of the next page, in rows or lanes
 	steps bool // the next page goes from lane to lane
 }
@@ -60,10 +60,10 @@ const (
 	slowPage     = 200 * time.Millisecond
 )
 
-// page reads one page after the lane after, by one statement, and lists those of its lanes that belong to the shard
+// Page reads one page after the lane after, by one statement, and lists those of its lanes that belong to the shard
 // group and have a key. next is its last lane, or empty at the end of all. A page has rows, or as many lanes if the
 // lanes before had many rows each.
-func (w *walk) page(ctx context.Context, conn *pgx.Conn,
+func (w *Walk) Page(ctx context.Context, conn *pgx.Conn,
 	destination string, group, groups int, after string, limit int) (lanes []string, next string, err error) {
 	began := time.Now()
 	limit = min(limit, cmp.Or(w.size, firstPage))
@@ -111,7 +111,7 @@ func (w *walk) page(ctx context.Context, conn *pgx.Conn,
 }
 
 // adapt chooses the next page, after one that had so many heads.
-func (w *walk) adapt(size, heads int, took time.Duration) {
+func (w *Walk) adapt(size, heads int, took time.Duration) {
 	switch {
 	case took > slowPage:
 		w.size = max(size/2, smallestPage)
@@ -168,7 +168,7 @@ var headSQL = `h.destination = $1 AND h.retry_at < 'infinity' AND ` + schema.Rou
 	AND NOT EXISTS (SELECT FROM outbox.holds e
 		WHERE e.destination = h.destination AND e.lane = h.lane AND (e.id, e.message_id) < (h.id, h.message_id))`
 
-func dueLanes(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, q *relay.DueQuery) ([]relay.HeldLane, error) {
+func Due(ctx context.Context, conn *pgx.Conn, destination string, group, groups int, q *relay.DueQuery) ([]relay.HeldLane, error) {
 	now := time.Now()
 	first, last := schema.Shards(group, groups)
 	args := []any{destination, q.Limit, first, last}
