@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, make test 1,000, race detector 300")
+	simSeeds = flag.Uint64("sim.seeds", 0, "how many seeds the simulation runs; default 3,000, make test 600, race detector 300")
 	simSeed  = flag.Uint64("sim.seed", 0, "run only this seed, with its transcript")
 )
 
@@ -55,7 +55,7 @@ func defaultSeeds() uint64 {
 		return 300
 	}
 	if !servers.Wanted("long") {
-		return 1_000
+		return 600
 	}
 	return 3_000
 }

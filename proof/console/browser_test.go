@@ -36,8 +36,13 @@ type browser struct {
 
 func open(t *testing.T, token string) *browser {
 	t.Helper()
+	temporary, err := os.MkdirTemp("", "outbox-chromium-") // short: Chromium has a socket there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(temporary) })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(servers.Chromium(t)), chromedp.NoSandbox,
-		chromedp.DisableGPU,
+		chromedp.DisableGPU, chromedp.Env("TMPDIR="+temporary),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute))
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)

@@ -58,6 +58,7 @@ func TestNothingIsLostDoubledOrOvertakenUnderAdversarialWriters(t *testing.T) {
 }
 
 func TestTheOldestAndTheNewestPostgreSQLPassTheStress(t *testing.T) {
+	servers.Long(t)
 	for _, major := range []string{"14", "18"} {
 		t.Run("PostgreSQL "+major, func(t *testing.T) {
 			stress(t, newDatabase(t, servers.PostgresConfig{Major: major, TwoPhase: true}), stressRows(t)/4, true)

@@ -49,9 +49,9 @@ func (f *fallback) note(snapshot string, lsn wal.LSN) {
 	if lsn <= f.covers || n > 0 && lsn <= f.next[n-1].lsn {
 		return // another one was asked for later, and came sooner
 	}
-	if n == maxFallbacks { // every other one goes, and the oldest stays
-		for i := range maxFallbacks / 2 {
-			f.next[i] = f.next[2*i]
+	if n == maxFallbacks { // every other one goes; the oldest stays, and the newest, which the end of an outage reaches
+		for i := 1; i < maxFallbacks/2; i++ {
+			f.next[i] = f.next[2*i+1]
 		}
 		f.next = f.next[:maxFallbacks/2]
 	}
