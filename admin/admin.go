@@ -1,6 +1,8 @@
-// Package admin is what an operator sees and does: the state of every destination with one verdict, and
-// the verbs that acknowledge, requeue and discard dead letters, unblock lanes, hand over, rebase and drop destinations.
-// The command line, the API, the page and the metrics call it, so that they can't disagree.
+// Package admin is what the operator's verbs stand on: transactions, the audit, the cursors of destinations, and the
+// pauses and rates that operators ask for. The verbs are in the packages of its folder: health tells the state of every
+// destination with one verdict, find looks for messages and dead letters, jobs acknowledges, requeues, discards and
+// replays them, destinations hands over, rebases, moves and drops destinations, and verify compares with what a
+// consumer has applied. The command line, the API, the page and the metrics call them, so that they can't disagree.
 //
 // Every verb that changes something writes a row of outbox.audit in the transaction that changes it. A job changes its
 // messages in several: the first writes the row, and the job notes how far it has come.
@@ -42,17 +44,17 @@ type Action struct {
 	DryRun bool
 }
 
-// read runs f in one snapshot: everything that it reads belongs together.
-func read(ctx context.Context, db DB, f func(tx pgx.Tx) error) error {
-	return inTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
+// Read runs f in one snapshot: everything that it reads belongs together.
+func Read(ctx context.Context, db DB, f func(tx pgx.Tx) error) error {
+	return InTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// write runs f in a transaction. A dry run is one that is rolled back: it takes the same way.
-func write(ctx context.Context, db DB, action Action, f func(tx pgx.Tx) error) error {
+// Write runs f in a transaction. A dry run is one that is rolled back: it takes the same way.
+func Write(ctx context.Context, db DB, action Action, f func(tx pgx.Tx) error) error {
 	if action.Actor == "" {
 		return errors.New("the action has no Actor: say who acts")
 	}
-	err := inTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+	err := InTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		if err := f(tx); err != nil {
 			return err
 		}
@@ -69,7 +71,8 @@ func write(ctx context.Context, db DB, action Action, f func(tx pgx.Tx) error) e
 
 var errDryRun = errors.New("dry run")
 
-func inTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) error) error {
+// InTx runs f in a transaction with the given options.
+func InTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) error) error {
 	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
@@ -106,8 +109,8 @@ func explain(err error) error {
 	return err
 }
 
-// audit records an action. detail becomes a JSON object.
-func audit(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
+// Record writes an action to the audit. detail becomes a JSON object.
+func Record(ctx context.Context, tx pgx.Tx, action Action, verb, destination string, detail map[string]any) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox.audit (actor, verb, destination, detail, reason)
 		VALUES ($1, $2, nullif($3, ''), $4, nullif($5, ''))`, schema.Storable(tx.Conn(), action.Actor), verb, destination, detail, schema.Storable(tx.Conn(), action.Reason))

@@ -36,12 +36,12 @@ func Audit(ctx context.Context, db DB, f AuditFilter) (list []AuditEntry, err er
 	if !f.Since.IsZero() {
 		since = f.Since
 	}
-	err = read(ctx, db, func(tx pgx.Tx) error {
+	err = Read(ctx, db, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			SELECT id, at, actor, verb, coalesce(destination, ''), coalesce(reason, ''), detail FROM outbox.audit
 			WHERE ($1 = '' OR actor = $1) AND ($2 = '' OR verb = $2) AND ($3 = '' OR destination = $3)
 			AND ($4::timestamptz IS NULL OR at >= $4) AND ($5::bigint = 0 OR id < $5) ORDER BY id DESC LIMIT $6`,
-			f.Actor, f.Verb, f.Destination, since, f.Before, pageSize(f.Limit))
+			f.Actor, f.Verb, f.Destination, since, f.Before, PageSize(f.Limit))
 		if err == nil {
 			list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
 		}

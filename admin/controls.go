@@ -33,8 +33,8 @@ func (t Target) String() string {
 	return t.Destination
 }
 
-// arguments are those of the command line that name the target.
-func (t Target) arguments() string {
+// Arguments are those of the command line that name the target.
+func (t Target) Arguments() string {
 	text := shell.Word(t.Destination)
 	if t.Topic != "" {
 		text += " --topic " + shell.Word(t.Topic)
@@ -116,8 +116,8 @@ func Resume(ctx context.Context, db DB, target Target, all bool, action Action) 
 
 // Controls lists what is asked of a destination now, or of all if the name is empty.
 func Controls(ctx context.Context, db DB, destination string) (list []Control, err error) {
-	err = read(ctx, db, func(tx pgx.Tx) error {
-		list, err = readControls(ctx, tx, destination)
+	err = Read(ctx, db, func(tx pgx.Tx) error {
+		list, err = ReadControls(ctx, tx, destination)
 		return err
 	})
 	if err != nil {
@@ -128,7 +128,8 @@ func Controls(ctx context.Context, db DB, destination string) (list []Control, e
 
 const controlColumns = `destination, topic, lane, coalesce(rate, 0), at, nullif(until, 'infinity'), actor, coalesce(reason, '')`
 
-func readControls(ctx context.Context, tx pgx.Tx, destination string) ([]Control, error) {
+// ReadControls reads what is asked of a destination now, or of all if the name is empty.
+func ReadControls(ctx context.Context, tx pgx.Tx, destination string) ([]Control, error) {
 	rows, err := tx.Query(ctx, `SELECT `+controlColumns+` FROM outbox.controls
 		WHERE ($1 = '' OR destination = $1) AND until > clock_timestamp() ORDER BY destination, rate IS NOT NULL, topic, lane`, destination)
 	if err != nil {
@@ -140,12 +141,12 @@ func readControls(ctx context.Context, tx pgx.Tx, destination string) ([]Control
 func scanControl(row pgx.CollectableRow) (c Control, err error) {
 	var until *time.Time
 	err = row.Scan(&c.Destination, &c.Topic, &c.Key, &c.Rate, &c.Since, &until, &c.Actor, &c.Reason)
-	c.Until = value(until)
+	c.Until = Value(until)
 	return c, err
 }
 
-// lane is where messages of a key wait, "" for all keys.
-func (t Target) lane() string {
+// Lane is where messages of a key wait, "" for all keys.
+func (t Target) Lane() string {
 	if t.Key == "" {
 		return ""
 	}
@@ -160,9 +161,9 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 	if options.For < 0 {
 		return c, fmt.Errorf("for %v: it can't be negative", options.For)
 	}
-	err := write(ctx, db, action, func(tx pgx.Tx) error {
+	err := Write(ctx, db, action, func(tx pgx.Tx) error {
 		if !options.Unseen {
-			if err := seenDestination(ctx, tx, c.Destination); err != nil {
+			if err := SeenDestination(ctx, tx, c.Destination); err != nil {
 				return err
 			}
 		}
@@ -177,7 +178,7 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 			ON CONFLICT (destination, topic, lane, (rate IS NULL)) DO UPDATE SET
 				rate = excluded.rate, until = excluded.until, actor = excluded.actor, reason = excluded.reason, at = excluded.at
 			RETURNING `+controlColumns,
-			c.Destination, c.Topic, c.lane(), c.Rate, options.For.Microseconds(), schema.Storable(tx.Conn(),
+			c.Destination, c.Topic, c.Lane(), c.Rate, options.For.Microseconds(), schema.Storable(tx.Conn(),
 				action.Actor), schema.Storable(tx.Conn(), action.Reason))
 		if err != nil {
 			return err
@@ -192,16 +193,16 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 		if !c.Until.IsZero() {
 			detail["until"] = c.Until
 		}
-		return audit(ctx, tx, action, verb, c.Destination, detail)
+		return Record(ctx, tx, action, verb, c.Destination, detail)
 	})
 	return c, err
 }
 
 // end deletes the controls of a target that where names.
 func end(ctx context.Context, db DB, verb, where string, target Target, action Action) (ended []Control, err error) {
-	err = write(ctx, db, action, func(tx pgx.Tx) error {
+	err = Write(ctx, db, action, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `DELETE FROM outbox.controls WHERE `+where+` AND until > clock_timestamp() RETURNING `+controlColumns,
-			target.Destination, target.Topic, target.lane())
+			target.Destination, target.Topic, target.Lane())
 		if err != nil {
 			return err
 		}
@@ -211,14 +212,14 @@ func end(ctx context.Context, db DB, verb, where string, target Target, action A
 		if len(ended) == 0 {
 			return nothingToEnd(ctx, tx, target)
 		}
-		return audit(ctx, tx, action, verb, target.Destination, map[string]any{"ended": ended})
+		return Record(ctx, tx, action, verb, target.Destination, map[string]any{"ended": ended})
 	})
 	return ended, err
 }
 
 // nothingToEnd says what there is instead.
 func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
-	list, err := readControls(ctx, tx, target.Destination)
+	list, err := ReadControls(ctx, tx, target.Destination)
 	if err != nil {
 		return err
 	}
@@ -228,7 +229,7 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 			others = append(others, fmt.Sprintf("a bound of %v messages a second, which ends by: "+
 				"outbox throttle %s --rate 0", c.Rate, shell.Word(c.Destination)))
 		} else {
-			others = append(others, fmt.Sprintf("the pause of %v, which ends by: outbox resume %s", c.Target, c.arguments()))
+			others = append(others, fmt.Sprintf("the pause of %v, which ends by: outbox resume %s", c.Target, c.Arguments()))
 		}
 	}
 	if len(others) == 0 {
@@ -237,8 +238,8 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	return fmt.Errorf("%w: there is only %s", ErrNotFound, strings.Join(others, "; "))
 }
 
-// seenDestination refuses a name that no relay has worked under.
-func seenDestination(ctx context.Context, tx pgx.Tx, name string) error {
+// SeenDestination refuses a name that no relay has worked under.
+func SeenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 	rows, err := tx.Query(ctx, `SELECT destination FROM outbox.cursors UNION SELECT destination FROM outbox.tables ORDER BY 1`)
 	if err != nil {
 		return err
@@ -251,5 +252,5 @@ func seenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: no relay has delivered to %q here, but to: %s. If it is still to come, add --unseen",
-		ErrNotFound, name, orElse(strings.Join(names, ", "), "none"))
+		ErrNotFound, name, OrElse(strings.Join(names, ", "), "none"))
 }

@@ -21,23 +21,24 @@ type Settings struct {
 	Rate float64 `json:"rate,omitempty"`
 }
 
-func parseSettings(text string) (s Settings, err error) {
+// ParseSettings reads settings as the database has them.
+func ParseSettings(text string) (s Settings, err error) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("read the settings of a destination: %w", err)
 	}
 	return s, nil
 }
 
-// filters reports whether the destination is known to leave messages out.
-func (s *Settings) filters() bool {
+// Filters reports whether the destination is known to leave messages out.
+func (s *Settings) Filters() bool {
 	return s.Selects != nil && len(s.Selects.Topics)+len(s.Selects.Any) > 0
 }
 
-// wants reports whether the destination selects a message. Of a selection that isn't known, it may.
-func (s *Settings) wants(m *outbox.Message) bool { return s.Selects == nil || s.Selects.Wants(m) }
+// Wants reports whether the destination selects a message. Of a selection that isn't known, it may.
+func (s *Settings) Wants(m *outbox.Message) bool { return s.Selects == nil || s.Selects.Wants(m) }
 
-// byHeaders reports whether headers decide.
-func (s *Settings) byHeaders() bool {
+// ByHeaders reports whether headers decide.
+func (s *Settings) ByHeaders() bool {
 	if s.Selects != nil {
 		for i := range s.Selects.Any {
 			if s.Selects.Any[i].Header != "" {

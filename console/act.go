@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -172,7 +175,7 @@ func (v *view) back(did string, result any) address {
 		path, values = "dead", url.Values{} // it may be gone
 	}
 	values.Set("_did", did)
-	if job, ok := result.(admin.Job); ok && job.ID > 0 {
+	if job, ok := result.(jobs.Job); ok && job.ID > 0 {
 		values.Set("_job", strconv.FormatInt(job.ID, 10))
 	}
 	return here(path) + address("?"+values.Encode())
@@ -181,17 +184,17 @@ func (v *view) back(did string, result any) address {
 // did is what an action has done, in a sentence; told is false if the result says more.
 func did(verb verbs.Verb, result any) (sentence string, told bool) {
 	switch r := result.(type) {
-	case admin.Job:
-		if r.State == admin.JobWaiting {
+	case jobs.Job:
+		if r.State == jobs.Waiting {
 			return fmt.Sprintf("%s: %s, as job %d, which begins in %v.", label(verb),
-				printed.Many(r.Total, "message", "messages"), r.ID, admin.UndoWindow), true
+				printed.Many(r.Total, "message", "messages"), r.ID, jobs.UndoWindow), true
 		}
 		return fmt.Sprintf("%s: %s.", label(verb), printed.Many(r.Done, "message", "messages")), true
 	case admin.Control:
 		return fmt.Sprintf("%s: %s.", label(verb), r.Target), true
-	case admin.RowOutcome:
+	case jobs.RowOutcome:
 		return fmt.Sprintf("%s: %s.", label(verb), printed.Many(r.Rows, "message", "messages")), true
-	case []admin.DeadLetter:
+	case []find.DeadLetter:
 		return fmt.Sprintf("%s: %s. Requeue sends it.", label(verb), printed.Many(len(r), "message", "messages")), true
 	case []admin.Control:
 		return fmt.Sprintf("%s: %s ended.", label(verb), printed.Many(len(r), "control", "controls")), true
@@ -217,9 +220,9 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 		result, err := v.console.options.API.Run(v.ctx, v.caller, verb, params)
 		intent.DryRun, intent.Reason = false, reason
 		switch out := result.(type) {
-		case admin.Job:
+		case jobs.Job:
 			found = out.Total
-		case admin.RowOutcome:
+		case jobs.RowOutcome:
 			found = out.Rows
 		}
 		if preview = v.would(verb, result); err != nil {
@@ -303,7 +306,7 @@ func (v *view) would(verb verbs.Verb, result any) any {
 	switch r := result.(type) {
 	case nil:
 		return nil
-	case admin.Job:
+	case jobs.Job:
 		if r.Total == 0 {
 			return h("p", "Nothing is like that any more: somebody was faster, or it was delivered.")
 		}
@@ -320,7 +323,7 @@ func (v *view) would(verb verbs.Verb, result any) any {
 			until = "until " + r.Until.UTC().Format("2006-01-02 15:04:05 UTC")
 		}
 		return h("p", foreign(r.Target.String(), 200), ", ", until, ". ", v.keeps(r))
-	case []admin.DeadLetter:
+	case []find.DeadLetter:
 		var tables []any
 		for _, d := range r {
 			tables = append(tables, changes(d))
@@ -354,7 +357,7 @@ func consequence(verb verbs.Verb, n int64) string {
 
 // keeps is what a pause costs.
 func (v *view) keeps(c admin.Control) string {
-	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == c.Destination })
+	i := slices.IndexFunc(v.report.Destinations, func(d health.Destination) bool { return d.Name == c.Destination })
 	if i < 0 || c.Rate > 0 {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
@@ -28,7 +28,7 @@ type Options struct {
 	API *rest.API
 	// Report tells how things are, from memory, how old that is, and why it isn't newer. nil: the console looks at the
 	// database, every few seconds, and once a second while somebody looks at it.
-	Report func() (r *admin.Report, age time.Duration, err error)
+	Report func() (r *health.Report, age time.Duration, err error)
 	// History is what the charts show. nil: an own one, which the looks fill.
 	History *History
 	// Name is that of the database, if the program delivers from several.
@@ -224,7 +224,7 @@ type view struct {
 	caller  rest.Caller
 	now     time.Time
 
-	report *admin.Report
+	report *health.Report
 	age    time.Duration
 	err    error
 }
@@ -288,7 +288,7 @@ type look struct {
 	console *Console
 
 	mu     sync.Mutex
-	last   *admin.Report
+	last   *health.Report
 	at     time.Time
 	tried  time.Time
 	failed error
@@ -309,21 +309,21 @@ func (l *look) run(ctx context.Context) {
 	}
 }
 
-func (l *look) report() (*admin.Report, time.Duration, error) {
+func (l *look) report() (*health.Report, time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last == nil {
-		l.last = &admin.Report{}
+		l.last = &health.Report{}
 	}
 	if time.Since(l.tried) > lookSoon {
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), admin.ReadWithin/3)
+		ctx, cancel := context.WithTimeout(context.Background(), health.ReadWithin/3)
 		status := verbs.Status()
 		found, err := l.console.options.API.Run(ctx, rest.Caller{Role: verbs.Viewer}, status, status.New())
 		cancel()
 		l.tried = time.Now()
 		if l.failed = err; err == nil {
-			l.last, l.at = found.(*admin.Report), began
+			l.last, l.at = found.(*health.Report), began
 			l.console.options.History.Add(l.last, l.tried)
 		}
 	}

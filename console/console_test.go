@@ -19,7 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/await"
@@ -297,7 +298,7 @@ func TestAnActionIsDoneOnceAndToNoMoreThanWasShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if err := admin.RunJobs(t.Context(), conn); err != nil {
+	if err := jobs.RunAll(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
 	if n := s.Value(`SELECT count(*)::text FROM outbox.dead_letters WHERE destination = 'kafka'`); n != "0" {
@@ -628,7 +629,7 @@ func TestTheHelpTellsOfEachState(t *testing.T) {
 	t.Parallel()
 	s := setup(t, Options{})
 	_, body := s.visit("vera", "GET", "help", nil)
-	for _, state := range admin.States() {
+	for _, state := range health.States() {
 		if !regexp.MustCompile(`<b>` + state.Word() + `</b></span></td><td[^>]*>[^<]`).MatchString(body) {
 			t.Errorf("nothing is said of %q", state)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -15,7 +16,7 @@ type Database struct {
 	// Path leads to its console from a page of another one; "" if it has none.
 	Path string
 	// Report tells how things are. It was read from the database Age ago; its At is zero if nothing was read yet.
-	Report *admin.Report
+	Report *health.Report
 	Age    time.Duration
 }
 
@@ -63,7 +64,7 @@ func (v *view) summary(all []Database, well int) *element {
 	worst := all[0].Report.Verdict
 	sentence, lead := "All is well", printed.Many(len(all), "database", "databases")
 	if well < len(all) {
-		sentence = "Database " + all[0].Name + ": " + admin.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
+		sentence = "Database " + all[0].Name + ": " + health.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
 		lead = printed.Number(well) + " of " + printed.Many(len(all), "database is well", "databases are well")
 	}
 	parts := []any{heading(worst.State, sentence), h("p.lead", lead, ".")}
@@ -78,7 +79,7 @@ func (v *view) read(db Database) any {
 	if db.Report.At.IsZero() {
 		return h("b.state.late", "not yet")
 	}
-	if text := printed.Span(db.Age) + " ago"; db.Age > admin.ReadWithin {
+	if text := printed.Span(db.Age) + " ago"; db.Age > health.ReadWithin {
 		return h("b.state.late", text)
 	} else if db.Age >= time.Second {
 		return text
@@ -92,7 +93,7 @@ type totals struct {
 	oldest              time.Time
 }
 
-func totalsOf(r *admin.Report) (t totals) {
+func totalsOf(r *health.Report) (t totals) {
 	add := func(sum *admin.Count, n admin.Count) { sum.N, sum.Estimated = sum.N+n.N, sum.Estimated || n.Estimated }
 	for i := range r.Destinations {
 		d := &r.Destinations[i]

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -109,7 +109,7 @@ func (s *series) ten(now time.Time) *histogram {
 }
 
 // Add takes over a look at the database that was taken now.
-func (h *History) Add(r *admin.Report, now time.Time) {
+func (h *History) Add(r *health.Report, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range r.Destinations {
@@ -118,7 +118,7 @@ func (h *History) Add(r *admin.Report, now time.Time) {
 	}
 }
 
-func (s *series) add(d *admin.Destination, at, now time.Time) {
+func (s *series) add(d *health.Destination, at, now time.Time) {
 	p := nothing
 	p.Pending, p.Age = float32(d.Pending.N+d.Held.Messages.N), 0
 	if !d.Oldest.IsZero() {

@@ -8,13 +8,16 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // destination shows the state of one destination, its cause, and since when it lasts.
 func (v *view) destination() any {
 	name := v.get("name")
-	i := slices.IndexFunc(v.report.Destinations, func(d admin.Destination) bool { return d.Name == name })
+	i := slices.IndexFunc(v.report.Destinations, func(d health.Destination) bool { return d.Name == name })
 	if i < 0 {
 		return list{h("h1", "No destination ", foreign(name, 60)),
 			blank("The database knows of no destination by this name. ", h("a", here(""), "All destinations"))}
@@ -83,7 +86,7 @@ func choose(chosen bool, where address, text string) any {
 	return h("a", where, text)
 }
 
-func (v *view) keptBy(destination string) (segments []admin.Segment) {
+func (v *view) keptBy(destination string) (segments []health.Segment) {
 	for _, s := range v.report.Segments {
 		if slices.Contains(s.NeededBy, destination) {
 			segments = append(segments, s)
@@ -93,7 +96,7 @@ func (v *view) keptBy(destination string) (segments []admin.Segment) {
 }
 
 // controls shows a destination's pauses and rates, with buttons to change them.
-func (v *view) controls(d *admin.Destination) any {
+func (v *view) controls(d *health.Destination) any {
 	var rows [][]any
 	paused, throttled := false, false
 	for _, c := range d.Controls {
@@ -123,7 +126,7 @@ func (v *view) controls(d *admin.Destination) any {
 }
 
 // errors shows the last error of each part of the destination.
-func (v *view) errors(d *admin.Destination) any {
+func (v *view) errors(d *health.Destination) any {
 	var rows [][]any
 	add := func(where string, text string, at any) {
 		if text != "" {
@@ -144,7 +147,7 @@ func (v *view) errors(d *admin.Destination) any {
 	return list{h("h2", "Last errors"), table("Last errors", []column{{"Of", ""}, {"Error", "wide"}, {"When", "n"}}, rows)}
 }
 
-func (v *view) groups(d *admin.Destination) any {
+func (v *view) groups(d *health.Destination) any {
 	if len(d.Groups) == 0 {
 		return blank("No relay has read for it yet.")
 	}
@@ -164,7 +167,7 @@ func (v *view) groups(d *admin.Destination) any {
 }
 
 // deadOf leads to a destination's dead letters.
-func deadOf(d *admin.Destination) address {
+func deadOf(d *health.Destination) address {
 	if d.Table != nil {
 		return here("rows", "destination", d.Name)
 	}
@@ -176,7 +179,7 @@ func (v *view) rows() any {
 	name := v.get("destination")
 	head := list{v.said(), h("h1", "Dead letters of ", foreign(name, 60)), h("p.buttons",
 		v.button("tables requeue", "Requeue all…", "destination", name), v.button("tables ack", "Acknowledge all…", "destination", name))}
-	found, err := ask[[]admin.DeadRow](v, "tables dead", "destination", name)
+	found, err := ask[[]jobs.DeadRow](v, "tables dead", "destination", name)
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -205,7 +208,7 @@ func (v *view) dead() any {
 	head := list{v.said(), h("h1", "Dead letters"),
 		v.filter("dead", field{"destination", "Destination", v.destinations()}, field{"topic", "Topic", nil},
 			field{"cause", "Cause", []string{"refused", "exhausted", "invalid"}}, field{"new", "New only", []string{"true"}})}
-	found, err := ask[admin.DeadGroups](v, "dead group", pairs...)
+	found, err := ask[find.DeadGroups](v, "dead group", pairs...)
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -224,7 +227,7 @@ func (v *view) dead() any {
 			again = list{printed.Number(g.Again), " failed again"}
 		}
 		rows = append(rows, []any{
-			list{h("span.state.late", glyph(admin.StateDead), " ", h("b", g.Reason)),
+			list{h("span.state.late", glyph(health.StateDead), " ", h("b", g.Reason)),
 				h("div.error", h("a", here("letters", of...), foreign(g.Error, 240)))},
 			list{foreign(g.Topic, 80), " → ", foreign(g.Destination,
 				60)}, printed.Number(g.Messages), printed.Number(g.New), again, ago(v.now, g.First), ago(v.now, g.Last),
@@ -264,7 +267,7 @@ func (v *view) given(names ...string) (pairs []string) {
 // letters lists the dead letters of a group or filter.
 func (v *view) letters() any {
 	pairs := v.given("destination", "topic", "cause", "key", "group", "new", "blocked")
-	letters, err := ask[[]admin.DeadLetter](v, "dead ls", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
+	letters, err := ask[[]find.DeadLetter](v, "dead ls", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
 	head := list{h("p.crumb", h("a", here("dead"), "Dead letters"), " / letters"), v.said(), h("h1", "Dead letters, one by one"),
 		h("p.buttons", v.button("dead requeue", "Requeue all of these…", pairs...),
 			v.button("dead discard", "Discard all of these…", pairs...))}
@@ -310,7 +313,7 @@ func (v *view) letter() any {
 		asked = append(slices.Clone(pairs), "payload", "true")
 	}
 	head := list{h("p.crumb", h("a", here("dead"), "Dead letters"), " / ", foreign(id, 60)), v.said()}
-	letters, err := ask[[]admin.DeadLetter](v, "dead show", asked...)
+	letters, err := ask[[]find.DeadLetter](v, "dead show", asked...)
 	if err != nil {
 		return append(head, h("h1", "Dead letter"), problem(err))
 	}
@@ -329,7 +332,7 @@ func (v *view) letter() any {
 			life.parts = append(life.parts, h("li", clock(d.AcknowledgedAt), h("b", "acknowledged"),
 				h("span", "by ", foreign(d.AcknowledgedBy, 80))))
 		}
-		parts = append(parts, h("h1", glyph(admin.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
+		parts = append(parts, h("h1", glyph(health.StateDead), " ", foreign(d.Topic, 100), " → ", foreign(d.Destination, 60)),
 			h("p.buttons", v.button("dead requeue", "Requeue…", pairs...), v.button("dead ack", "Acknowledge…", pairs...),
 				v.button("dead discard", "Discard…", pairs...),
 				when(v.get("blocked") == "", v.button("dead edit", "Edit…", "message", d.MessageID.String(),
@@ -345,7 +348,7 @@ func (v *view) letter() any {
 }
 
 // changes shows what edits have changed in a letter; nothing if it was never edited.
-func changes(d admin.DeadLetter) any {
+func changes(d find.DeadLetter) any {
 	if d.Original == nil {
 		return nil
 	}
@@ -382,7 +385,7 @@ func (v *view) keys() any {
 	head := list{v.said(), h("h1", "Keys that wait"),
 		v.filter("keys", field{"destination", "Destination", v.destinations()}, field{"key", "Key", nil},
 			field{"blocked", "Blocked only", []string{"true"}})}
-	lanes, err := ask[[]admin.HeldLane](v, "holds", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
+	lanes, err := ask[[]find.HeldLane](v, "holds", append(slices.Clone(pairs), append(v.given("after"), "limit", "50")...)...)
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -397,7 +400,7 @@ func (v *view) keys() any {
 		due, why := list{"tried again ", ago(v.now, l.Due)}, any(h("span.error", foreign(l.Error, 200)))
 		acts := list{v.button("pause", "Pause…", "destination", l.Destination, "key", l.Lane)}
 		if l.Blocked {
-			due = list{state(admin.StateBlocked)}
+			due = list{state(health.StateBlocked)}
 			of := []string{"blocked", "true", "ids", l.MessageID.String(), "destination", l.Destination}
 			acts = list{v.button("dead requeue", "Try again…", of...), v.button("dead discard", "Discard…", of...)}
 		} else if l.Error == "" {
@@ -428,9 +431,9 @@ func (v *view) relays() any {
 	}
 	var rows [][]any
 	for _, r := range v.report.Relays {
-		is := h("span.state.ok", glyph(admin.StateFlowing), " ", h("b", "live"))
+		is := h("span.state.ok", glyph(health.StateFlowing), " ", h("b", "live"))
 		if !r.Live {
-			is = h("span.state.late", glyph(admin.StateNoRelay), " ", h("b", "silent"))
+			is = h("span.state.late", glyph(health.StateNoRelay), " ", h("b", "silent"))
 		}
 		owns := list{}
 		for i, o := range r.Owns {
@@ -454,7 +457,7 @@ func (v *view) relays() any {
 // retention shows the segments, and what keeps each from being emptied.
 func (v *view) retention() any {
 	head := list{h("h1", "Retention")}
-	segments, err := ask[[]admin.RetainedSegment](v, "retention")
+	segments, err := ask[[]health.RetainedSegment](v, "retention")
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -521,7 +524,7 @@ func (v *view) retention() any {
 // inbox shows whether the consumers keep up.
 func (v *view) inbox() any {
 	head := list{v.said(), h("h1", "Inbox")}
-	found, err := ask[*admin.Inbox](v, "inbox status")
+	found, err := ask[*health.Inbox](v, "inbox status")
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -586,7 +589,7 @@ func compact(text json.RawMessage) string {
 // doctor shows the findings of the verb of that name.
 func (v *view) doctor() any {
 	head := list{v.said(), h("h1", "Doctor"), h("p.buttons", v.button("canary", "Send a canary…"))}
-	found, err := ask[*admin.Examination](v, "doctor")
+	found, err := ask[*health.Examination](v, "doctor")
 	if err != nil {
 		return append(head, problem(err))
 	}
@@ -596,10 +599,10 @@ func (v *view) doctor() any {
 	}
 	var rows [][]any
 	for _, s := range found.Symptoms {
-		hues := map[admin.Weight]*element{
-			admin.WeightFault:  h("span.state.bad", glyph(admin.StateFailing), " ", h("b", "fault")),
-			admin.WeightRisk:   h("span.state.late", glyph(admin.StateBlocked), " ", h("b", "risk")),
-			admin.WeightAdvice: h("span.state.none", glyph(admin.StateIdle), " ", h("b", "advice")),
+		hues := map[health.Weight]*element{
+			health.WeightFault:  h("span.state.bad", glyph(health.StateFailing), " ", h("b", "fault")),
+			health.WeightRisk:   h("span.state.late", glyph(health.StateBlocked), " ", h("b", "risk")),
+			health.WeightAdvice: h("span.state.none", glyph(health.StateIdle), " ", h("b", "advice")),
 		}
 		repair := list{foreign(s.Advice, 1000)}
 		if s.Repair != "" { // to be copied; words are not
@@ -622,21 +625,21 @@ func (v *view) help() any {
 	for _, n := range v.console.navigation() {
 		keys = append(keys, []any{list{h("kbd", "g"), " ", h("kbd", n.key)}, n.title})
 	}
-	means := map[admin.State]string{
-		admin.StateIdle: "all is delivered", admin.StateFlowing: "messages are on their way",
-		admin.StateUnknown: "messages flow, but the database could not be looked at for a while",
-		admin.StateLagging: "a message has waited for longer than the destination's objective",
-		admin.StateBlocked: "keys wait for an operator; the others flow",
-		admin.StateAtRisk:  "messages flow, but a clock, an index or the log that a slot keeps is wrong",
-		admin.StateDead:    "there are dead letters that nobody has acknowledged",
-		admin.StatePaused:  "a person has paused it, or a part of it",
-		admin.StateFailing: "the broker answers no: to messages, or to all of a topic",
-		admin.StateStalled: "the broker does not answer, or too much is set aside",
-		admin.StateBroken:  "the relay can't work with the database", admin.StateNoRelay: "no relay delivers",
-		admin.StateStopped: "a relay gave up for good",
+	means := map[health.State]string{
+		health.StateIdle: "all is delivered", health.StateFlowing: "messages are on their way",
+		health.StateUnknown: "messages flow, but the database could not be looked at for a while",
+		health.StateLagging: "a message has waited for longer than the destination's objective",
+		health.StateBlocked: "keys wait for an operator; the others flow",
+		health.StateAtRisk:  "messages flow, but a clock, an index or the log that a slot keeps is wrong",
+		health.StateDead:    "there are dead letters that nobody has acknowledged",
+		health.StatePaused:  "a person has paused it, or a part of it",
+		health.StateFailing: "the broker answers no: to messages, or to all of a topic",
+		health.StateStalled: "the broker does not answer, or too much is set aside",
+		health.StateBroken:  "the relay can't work with the database", health.StateNoRelay: "no relay delivers",
+		health.StateStopped: "a relay gave up for good",
 	}
 	var states [][]any
-	for _, s := range admin.States() {
+	for _, s := range health.States() {
 		states = append(states, []any{state(s), means[s]})
 	}
 	return list{h("h1", "Help"), h("h2", "States, from the best to the worst"),

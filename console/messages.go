@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -26,13 +26,13 @@ func (v *view) messages() any {
 	if v.get("message") == "" && v.get("key") == "" && v.get("transaction") == "" && v.get("after") == "" {
 		asked = append(asked, "within", glance)
 	}
-	found, err := ask[admin.FoundMessages](v, "messages find", asked...)
+	found, err := ask[find.FoundMessages](v, "messages find", asked...)
 	if err != nil {
 		return append(head, problem(err))
 	}
 	if len(found.Messages) == 0 && !found.Complete {
 		first := found
-		found, err = ask[admin.FoundMessages](v, "messages find", append(slices.Clone(pairs), "limit", "50", "after", first.Next)...)
+		found, err = ask[find.FoundMessages](v, "messages find", append(slices.Clone(pairs), "limit", "50", "after", first.Next)...)
 		if err != nil {
 			return append(head, problem(err))
 		}
@@ -82,7 +82,7 @@ func (v *view) message() any {
 		asked = append(asked, "payload", "true")
 	}
 	parts := list{h("p.crumb", h("a", here("messages"), "Messages"), " / ", foreign(id, 60))}
-	lives, err := ask[[]admin.MessageLife](v, "messages show", asked...)
+	lives, err := ask[[]find.MessageLife](v, "messages show", asked...)
 	if err != nil {
 		return append(parts, h("h1", "Message"), problem(err))
 	}
@@ -106,7 +106,7 @@ func segment(n int) string {
 }
 
 // life is what happened to a message, in order, and where it is now.
-func (v *view) life(m *admin.MessageLife) any {
+func (v *view) life(m *find.MessageLife) any {
 	steps := []any{h("li", clock(m.CreatedAt), h("b", "written"), h("span", "by transaction ", foreign(m.Transaction, 30)))}
 	step := func(class string, at time.Time, what string, text ...any) {
 		steps = append(steps, h("li"+class, h("span", when(!at.IsZero(), clock(at))), h("b", what), h("span", text...)))
@@ -124,25 +124,25 @@ func (v *view) life(m *admin.MessageLife) any {
 			tried = list{", ", printed.Many(a.Attempts, "attempt", "attempts"), when(a.Error != "", ": ", foreign(a.Error, 1000))}
 		}
 		switch a.State {
-		case admin.AtDead:
+		case find.AtDead:
 			step(".late", a.Since, "dead", h("a", here("letter", "id", m.MessageID.String(), "destination",
 				a.Destination), "dead letter"), " of ", where, tried)
-		case admin.AtHeld, admin.AtBlocked:
+		case find.AtHeld, find.AtBlocked:
 			step(".late", a.Since, a.State, where, tried, when(!a.Due.IsZero(), ", tried again ", ago(v.now, a.Due)))
-		case admin.AtPassed, admin.AtDelivered, admin.AtDiscarded:
+		case find.AtPassed, find.AtDelivered, find.AtDiscarded:
 			step("", a.Since, a.State, where, " ",
 				v.button("replay", "Send once more…", "ids", m.MessageID.String(), "destination", a.Destination))
 		default:
 			step("", a.Since, a.State, where)
 		}
 	}
-	unclear := slices.ContainsFunc(m.Destinations, func(a admin.Arrival) bool { return a.State == admin.AtPassed })
+	unclear := slices.ContainsFunc(m.Destinations, func(a find.Arrival) bool { return a.State == find.AtPassed })
 	return list{h("ol.life", steps...), when(unclear, h("p", "Passed: it was delivered, or the destination didn't select it, or an "+
 		"operator discarded it: what the destination selected at that time isn't recorded."))}
 }
 
 // searched tells what a search has looked at.
-func searched(f admin.FoundMessages) string {
+func searched(f find.FoundMessages) string {
 	text := fmt.Sprintf("%s in %d of %s looked at in %s", printed.Many(f.Looked, "message", "messages"), f.Segments,
 		printed.Many(f.Of, "segment", "segments"), printed.Span(time.Duration(f.Seconds*float64(time.Second))))
 	if !f.Complete {

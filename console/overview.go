@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -36,8 +37,8 @@ func (v *view) said() any {
 }
 
 // verdict is a verdict as the head of a page: the sentence that everything prints, with the other findings as a list.
-func (v *view) verdict(verdict admin.Verdict, links bool) *element {
-	sentence := admin.Verdict{Finding: verdict.Finding, At: verdict.At}.Sentence()
+func (v *view) verdict(verdict health.Verdict, links bool) *element {
+	sentence := health.Verdict{Finding: verdict.Finding, At: verdict.At}.Sentence()
 	parts := []any{heading(verdict.State, sentence)}
 	if verdict.State.OK() && len(v.report.Destinations) > 0 && links {
 		parts = append(parts, h("p.lead", v.calm(), "."))
@@ -79,7 +80,7 @@ func (v *view) verdict(verdict admin.Verdict, links bool) *element {
 }
 
 // heading is a verdict's sentence as a page has it.
-func heading(s admin.State, sentence string) *element {
+func heading(s health.State, sentence string) *element {
 	head := []any{glyph(s), h("span", foreign(sentence, 600))}
 	if len(sentence) > 100 {
 		head = append(head, at("class", "long"))
@@ -88,7 +89,7 @@ func heading(s admin.State, sentence string) *element {
 }
 
 // stateWhy is a state, with the cause if something is wrong.
-func stateWhy(s admin.State, cause string) list {
+func stateWhy(s health.State, cause string) list {
 	what := list{state(s)}
 	if cause != "" && !s.OK() {
 		what = append(what, h("div.cause", foreign(cause, 160)))
@@ -113,14 +114,14 @@ func (v *view) table() any {
 		return list{h("h2", "Destinations"), blank("No relay has worked on this database yet. Start one: ", h("code", "outbox relay"))}
 	}
 	sorted := slices.Clone(v.report.Destinations)
-	slices.SortStableFunc(sorted, func(a, b admin.Destination) int { return worse(a.Verdict, b.Verdict) })
+	slices.SortStableFunc(sorted, func(a, b health.Destination) int { return worse(a.Verdict, b.Verdict) })
 	var rows [][]any
 	for i := range sorted {
 		d := &sorted[i]
 		p := v.console.options.History.Latest(d.Name, v.now)
 		is := d.Verdict.State
-		if is == admin.StateIdle && p.Out > 0 { // between two looks, all may be delivered at each of them
-			is = admin.StateFlowing
+		if is == health.StateIdle && p.Out > 0 { // between two looks, all may be delivered at each of them
+			is = health.StateFlowing
 		}
 		rows = append(rows, []any{
 			h("a.name", here("destination", "name", d.Name), foreign(d.Name, 60)),
@@ -137,18 +138,18 @@ func (v *view) table() any {
 }
 
 // worse sorts the worst first. What idles is beside what flows, so that rows don't jump.
-func worse(a, b admin.Verdict) int {
-	rank := func(v admin.Verdict) admin.State {
-		if v.State == admin.StateFlowing {
-			return admin.StateIdle
+func worse(a, b health.Verdict) int {
+	rank := func(v health.Verdict) health.State {
+		if v.State == health.StateFlowing {
+			return health.StateIdle
 		}
 		return v.State
 	}
-	return admin.Compare(rank(b), rank(a))
+	return health.Compare(rank(b), rank(a))
 }
 
 // oldest is how long what was written at a time has waited when the report was made.
-func oldest(r *admin.Report, written time.Time) any {
+func oldest(r *health.Report, written time.Time) any {
 	if written.IsZero() {
 		return h("span.none", "–")
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -123,7 +123,7 @@ func (v *view) layout(title string, body any) *element {
 }
 
 // stale reports whether what is shown is old.
-func (v *view) stale() bool { return v.report.At.IsZero() || v.age > admin.ReadWithin }
+func (v *view) stale() bool { return v.report.At.IsZero() || v.age > health.ReadWithin }
 
 // status tells how old what the page shows is.
 func (v *view) status() any {

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -72,42 +72,42 @@ func measured(seconds float32) string {
 }
 
 // glyphs are the shapes of the states: with its word, each is known without its colour.
-var glyphs = map[admin.State]string{
-	admin.StateIdle:    "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3zm0 2a3 3 0 1 1 0 6 3 3 0 0 1 0-6z",
-	admin.StateFlowing: "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3z",
-	admin.StateUnknown: "M5 5.5a3 3 0 1 1 4.5 2.6c-.4.3-.5.5-.5 1v.4H7v-.6c0-1.2.5-1.8 1.2-2.300A1 1 0 1 0 7 5.500zM7 11h2v2H7z",
-	admin.StateLagging: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zm0 2a4 4 0 1 1 0 8 4 4 0 0 1 0-8zm-1 1v4h4V7.500H8.500V5z",
-	admin.StateBlocked: "M3 3h10v10H3z",
-	admin.StateDead:    "M3.5 2 8 6.5 12.5 2 14 3.5 9.5 8l4.5 4.5-1.5 1.500L8 9.5 3.5 14 2 12.5 6.5 8 2 3.500z",
-	admin.StatePaused:  "M3 2h4v12H3zM9 2h4v12H9z",
-	admin.StateFailing: "M8 1.5 15.5 14.500H.5z",
-	admin.StateStalled: "M8 1.5 15.5 14.500H.5zM8 5.5 3.9 12.500h8.200z",
-	admin.StateBroken:  "M2 2h7L7 6l3 2-3 6H2zM11 2h3v12H9l3-6.500L9.5 6z",
-	admin.StateNoRelay: "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1zm0 2a5 5 0 1 1 0 10A5 5 0 0 1 8 3zM7 4.500h2V9H7zm0 5.500h2v2H7z",
-	admin.StateStopped: "M5 1h6l4 4v6l-4 4H5l-4-4V5z",
+var glyphs = map[health.State]string{
+	health.StateIdle:    "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3zm0 2a3 3 0 1 1 0 6 3 3 0 0 1 0-6z",
+	health.StateFlowing: "M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3z",
+	health.StateUnknown: "M5 5.5a3 3 0 1 1 4.5 2.6c-.4.3-.5.5-.5 1v.4H7v-.6c0-1.2.5-1.8 1.2-2.300A1 1 0 1 0 7 5.500zM7 11h2v2H7z",
+	health.StateLagging: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2zm0 2a4 4 0 1 1 0 8 4 4 0 0 1 0-8zm-1 1v4h4V7.500H8.500V5z",
+	health.StateBlocked: "M3 3h10v10H3z",
+	health.StateDead:    "M3.5 2 8 6.5 12.5 2 14 3.5 9.5 8l4.5 4.5-1.5 1.500L8 9.5 3.5 14 2 12.5 6.5 8 2 3.500z",
+	health.StatePaused:  "M3 2h4v12H3zM9 2h4v12H9z",
+	health.StateFailing: "M8 1.5 15.5 14.500H.5z",
+	health.StateStalled: "M8 1.5 15.5 14.500H.5zM8 5.5 3.9 12.500h8.200z",
+	health.StateBroken:  "M2 2h7L7 6l3 2-3 6H2zM11 2h3v12H9l3-6.500L9.5 6z",
+	health.StateNoRelay: "M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1zm0 2a5 5 0 1 1 0 10A5 5 0 0 1 8 3zM7 4.500h2V9H7zm0 5.500h2v2H7z",
+	health.StateStopped: "M5 1h6l4 4v6l-4 4H5l-4-4V5z",
 }
 
-func glyph(s admin.State) *element {
+func glyph(s health.State) *element {
 	shape := h("path", at("d", glyphs[s]))
-	if s == admin.StateStalled {
+	if s == health.StateStalled {
 		shape = h("path", at("d", glyphs[s]), at("fill-rule", "evenodd"))
 	}
 	return h("svg.glyph", at("viewBox", "0 0 16 16"), at("aria-hidden", "true"), shape)
 }
 
 // state is a state as glyph, word and colour.
-func state(s admin.State) *element {
+func state(s health.State) *element {
 	return h("span.state."+hue(s), glyph(s), " ", h("b", s.Word()))
 }
 
 // hue is the class of a state's colour. A pause is a wish, no trouble.
-func hue(s admin.State) string {
+func hue(s health.State) string {
 	switch {
-	case s == admin.StateIdle || s == admin.StatePaused || s == admin.StateUnknown:
+	case s == health.StateIdle || s == health.StatePaused || s == health.StateUnknown:
 		return "none"
-	case s.Tone() == admin.Calm:
+	case s.Tone() == health.Calm:
 		return "ok"
-	case s.Tone() == admin.Attention:
+	case s.Tone() == health.Attention:
 		return "late"
 	}
 	return "bad"

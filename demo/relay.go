@@ -13,6 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // relaySettings are the settings of a relay. Everything else has its default.
@@ -56,7 +58,7 @@ func runRelay(ctx context.Context, file string) error {
 		return err
 	}
 	conn.Database = s.Database
-	registration, err := polling.Register(ctx, conn, s.Name, polling.RegistrationConfig{Version: "demo", Logger: logger})
+	registration, err := registration.Register(ctx, conn, s.Name, registration.Config{Version: "demo", Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -65,7 +67,7 @@ func runRelay(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	retention, err := polling.NewRetention(conn, polling.RetentionConfig{Logger: logger})
+	retention, err := retention.New(conn, retention.Config{Logger: logger})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/await"
 )
 
@@ -113,7 +115,7 @@ func TestAParkedMessageThatIsRequeuedIsAppliedOnce(t *testing.T) {
 	if _, err := handle(first); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()},
+	if n, err := jobs.Requeue(t.Context(), w.pool, find.Selection{Destination: b.Destination()},
 		10, admin.Action{Actor: "anna"}); err != nil {
 		t.Fatal(n, err)
 	}

@@ -20,7 +20,7 @@ type RetentionDB interface {
 // Retention deletes the records of messages that were applied long ago. Three tables hold the records by turns, and the
 // oldest is emptied by TRUNCATE, so the cost doesn't depend on their number.
 //
-// A record is found for at least the window (admin.SetInboxWindow; seven days by default) after its transaction has
+// A record is found for at least the window (health.SetInboxWindow; seven days by default) after its transaction has
 // ended, and for about twice as long at most. A message that comes again after its record is deleted is applied again,
 // unless its sequence number prevents that (Config.Gaps). So the window must be longer than the time for which brokers
 // keep unacknowledged messages, and longer than the time by which operators reset consumers.

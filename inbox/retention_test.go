@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
@@ -320,10 +321,10 @@ func TestATurnOutsideOfARepeatableReadIsNoWayAround(t *testing.T) {
 func TestRetentionRunsUntilItsContextEnds(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
+	if err := health.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Millisecond, admin.Action{Actor: "test"}); err == nil {
+	if err := health.SetInboxWindow(t.Context(), w.pool, time.Millisecond, admin.Action{Actor: "test"}); err == nil {
 		t.Error("a window of a millisecond was taken")
 	}
 	var turns atomic.Int32

@@ -31,7 +31,7 @@ type WorkerConfig struct {
 
 	// Beside are functions that run while the worker runs, for maintenance of its database:
 	//
-	//	Beside: []func(context.Context) error{records.Run, segments.Run} // an inbox.Retention, a polling.Retention
+	//	Beside: []func(context.Context) error{records.Run, segments.Run} // an inbox.Retention, a retention.Retention
 	//
 	// Their context ends when the worker's does, and Run waits for them. Run returns their errors.
 	Beside []func(ctx context.Context) error
@@ -47,8 +47,8 @@ type WorkerConfig struct {
 // fn runs as with Handle, on db. Its errors count as attempts, except those marked by outbox.Unavailable, which stall
 // the worker; messages with errors marked by outbox.Permanent aren't tried again.
 //
-// A polling.Retention and a Retention must run on the database: in this worker (WorkerConfig.Beside), in any number of
-// processes, or in another service.
+// A retention.Retention and a Retention must run on the database: in this worker (WorkerConfig.Beside), in any number
+// of processes, or in another service.
 func NewWorker(b *Inbox, source relay.Source, db DB, fn Handler, cfg WorkerConfig) (*Worker, error) {
 	if b == nil || !settings.Given(db) || fn == nil {
 		return nil, errors.New("inbox: NewWorker needs an inbox, a database and a handler")

@@ -15,10 +15,14 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // work runs a worker until the returned function is called.
@@ -226,7 +230,7 @@ func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) 
 	w.store(b, note("k", "1"), note("k", "panics"), note("k", "2"), note("j", "refused"), note("j", "3"))
 	await.Until(t, "the others to be applied", func() bool { return w.notes("k") == "1 2" && w.notes("j") == "3" })
 	await.Until(t, "two dead letters", func() bool { return w.int(`SELECT count(*) FROM outbox.dead_letters`) == 2 })
-	dead, err := admin.DeadLetters(t.Context(), w.pool, admin.Selection{Destination: b.Destination()}, admin.Page{})
+	dead, err := find.DeadLetters(t.Context(), w.pool, find.Selection{Destination: b.Destination()}, find.Page{})
 	if err != nil || len(dead) != 2 {
 		t.Fatalf("%+v, %v", dead, err)
 	}
@@ -240,7 +244,7 @@ func TestAPoisonMessageBecomesADeadLetterAndComesBackWhenRequeued(t *testing.T) 
 	mu.Lock()
 	poisoned = false
 	mu.Unlock()
-	if _, err := admin.Requeue(t.Context(), w.pool, admin.Selection{Destination: b.Destination()},
+	if _, err := jobs.Requeue(t.Context(), w.pool, find.Selection{Destination: b.Destination()},
 		10, admin.Action{Actor: "anna"}); err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +334,7 @@ func TestStoredMessagesOfSeveralConsumersAndTheOutboxDoNotMix(t *testing.T) {
 
 func (w *world) pending(destination string) int64 {
 	w.t.Helper()
-	all, err := admin.Backlogs(w.t.Context(), w.pool)
+	all, err := health.Backlogs(w.t.Context(), w.pool)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -361,11 +365,11 @@ func TestSegmentsOfTheStoredInboxAreEmptiedByItsOwnCursors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports := make(chan polling.RetentionReport)
+	reports := make(chan retention.Report)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	retention, err := polling.NewRetention(conn,
-		polling.RetentionConfig{Interval: 20 * time.Millisecond, Observe: func(r polling.RetentionReport) {
+	retention, err := retention.New(conn,
+		retention.Config{Interval: 20 * time.Millisecond, Observe: func(r retention.Report) {
 			select {
 			case reports <- r:
 			case <-ctx.Done():
@@ -441,7 +445,7 @@ func TestStoreRefusesWhatItCouldNotGiveBack(t *testing.T) {
 func TestWhatHasToBeLookedAfterRunsBesideTheWorkerAndEndsWithIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := admin.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
+	if err := health.SetInboxWindow(t.Context(), w.pool, time.Second, admin.Action{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	var turns atomic.Int32

@@ -63,6 +63,10 @@ AND EXISTS (SELECT FROM %s m WHERE m.segment = %s AND m.xid BETWEEN r.first AND 
 ORDER BY j.id LIMIT 1`, ReplayPage, OutboxMessages, segment)
 }
 
+// ReadingOf turns a statement over the outbox into one over the table that a destination reads: the outbox, or the
+// stored inbox, which has the same shape.
+func ReadingOf(destination, sql string) string { return Reading(MessagesOf(destination), sql) }
+
 // Segments of the tables that destinations read: how many there are, and for how long one is written to.
 const (
 	SegmentCount   = 8

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/route"
 )
 
 var maskPath = regexp.MustCompile(`^\$((\.([^.\[\]*$]+|\*)|\[\*\])+)$`)
 
 // hidden stands for what is masked.
-const hidden = admin.Masked
+const hidden = jobs.Masked
 
 // Mask returns a function that hides the values at some paths in payloads of JSON. A path is $ and then, again and
 // again, .NAME for a member, .* for every member or [*] for every element; a name goes through lists by itself, so that

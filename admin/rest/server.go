@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
@@ -380,18 +381,18 @@ func (a *API) masked(result any) any {
 		}
 	}
 	switch found := result.(type) {
-	case []admin.DeadLetter:
+	case []find.DeadLetter:
 		for i := range found {
 			mask(&found[i].Headers, &found[i].Payload)
 			if original := found[i].Original; original != nil {
 				mask(&original.Headers, &original.Payload)
 			}
 		}
-	case []admin.MessageLife:
+	case []find.MessageLife:
 		for i := range found {
 			mask(&found[i].Headers, &found[i].Payload)
 		}
-	case admin.FoundMessages:
+	case find.FoundMessages:
 		for i := range found.Messages {
 			mask(&found.Messages[i].Headers, &found.Messages[i].Payload)
 		}

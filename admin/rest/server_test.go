@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -506,7 +507,7 @@ func TestTheStatusIsStreamedToManyFromOneLook(t *testing.T) {
 		lines.Buffer(nil, 1<<20)
 		return client{lines, answer.Body.Close}
 	}
-	report := func(c client) (r admin.Report) {
+	report := func(c client) (r health.Report) {
 		for c.Scan() {
 			if text, ok := strings.CutPrefix(c.Text(), "data: "); ok {
 				if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -520,7 +521,7 @@ func TestTheStatusIsStreamedToManyFromOneLook(t *testing.T) {
 	}
 	first, second := open(), open()
 	a, b := report(first), report(first)
-	if !b.At.After(a.At) || a.Verdict.State != admin.StateNoRelay {
+	if !b.At.After(a.At) || a.Verdict.State != health.StateNoRelay {
 		t.Errorf("%+v and %+v", a, b)
 	}
 	for at := report(second).At; at.Before(b.At); at = report(second).At {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 // Check are the parameters of "check".
@@ -36,8 +37,8 @@ With -o prometheus the numbers are printed as the relay's port has them, for a c
 		Example: `  outbox check
   outbox check --destination kafka --oldest-warning 1m --oldest-critical 10m --dead-critical 100
   outbox check -o prometheus > /var/lib/node_exporter/outbox.prom`,
-	}, func(ctx context.Context, db admin.DB, p Check) (*admin.Checked, error) {
-		r, err := admin.Status(ctx, db)
+	}, func(ctx context.Context, db admin.DB, p Check) (*health.Checked, error) {
+		r, err := health.Status(ctx, db)
 		if err != nil {
 			return nil, err
 		}
@@ -47,11 +48,11 @@ With -o prometheus the numbers are printed as the relay's port has them, for a c
 }
 
 // Of checks a report by the parameters.
-func (p Check) Of(r *admin.Report) admin.Checked {
-	return r.Check(p.Destination, admin.Limits{
-		Oldest:  admin.Limit{Warning: time.Duration(p.OldestWarning).Seconds(), Critical: time.Duration(p.OldestCritical).Seconds()},
-		Pending: admin.Limit{Warning: float64(p.PendingWarning), Critical: float64(p.PendingCritical)},
-		Dead:    admin.Limit{Warning: float64(p.DeadWarning), Critical: float64(p.DeadCritical)},
+func (p Check) Of(r *health.Report) health.Checked {
+	return r.Check(p.Destination, health.Limits{
+		Oldest:  health.Limit{Warning: time.Duration(p.OldestWarning).Seconds(), Critical: time.Duration(p.OldestCritical).Seconds()},
+		Pending: health.Limit{Warning: float64(p.PendingWarning), Critical: float64(p.PendingCritical)},
+		Dead:    health.Limit{Warning: float64(p.DeadWarning), Critical: float64(p.DeadCritical)},
 	})
 }
 

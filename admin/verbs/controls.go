@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // Pause are the parameters of "pause".
@@ -86,8 +87,8 @@ unavailable is asked by the relay itself, again and again. A destination with a 
 relay has the times in memory.`,
 		Example: `  outbox retry billing --reason "their certificate is renewed"
   outbox retry kafka --key customer-42`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Retry) (admin.Retried, error) {
-		return admin.Retry(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Retry) (jobs.Retried, error) {
+		return jobs.Retry(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, action)
 	})
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
@@ -33,18 +35,18 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 		Example: `  outbox rebase --destination kafka --reason "restored the dump of Sunday"`,
 		Wide:    true,
 		Timeout: 6 * time.Hour, // it rewrites what is there
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Rebase) ([]admin.Rebased, error) {
-		report, err := admin.Status(ctx, db)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Rebase) ([]destinations.Rebased, error) {
+		report, err := health.Status(ctx, db)
 		if err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(report.Destinations,
-			func(d admin.Destination) bool { return d.Name == p.Destination && len(d.Groups) > 0 }) {
+			func(d health.Destination) bool { return d.Name == p.Destination && len(d.Groups) > 0 }) {
 			return nil, fmt.Errorf("%w: there is no destination %s: outbox destinations ls lists them", admin.ErrNotFound, p.Destination)
 		}
-		done, err := admin.Rebase(ctx, db, p.Destination, action)
+		done, err := destinations.Rebase(ctx, db, p.Destination, action)
 		switch {
-		case errors.Is(err, admin.ErrNothingToRebase):
+		case errors.Is(err, destinations.ErrNothingToRebase):
 			return nil, nil
 		case sqlstate.Of(err) == "42501":
 			err = fmt.Errorf("%w: run it as the owner of the outbox's tables", err)
@@ -66,7 +68,7 @@ type Handover struct {
 }
 
 func (p *Handover) check() error {
-	if p.Abandon && p.To != admin.ByTable {
+	if p.Abandon && p.To != destinations.ByTable {
 		return fault("abandon", "goes with --to snapshot")
 	}
 	return nil
@@ -105,7 +107,8 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 		ctx, cancel := context.WithTimeout(whole, time.Duration(p.Timeout))
 		defer cancel()
 		began := time.Now()
-		err := admin.Handover(ctx, db, p.Destination, p.To, admin.HandoverOptions{Abandon: p.Abandon, Observe: p.Observe}, action)
+		options := destinations.HandoverOptions{Abandon: p.Abandon, Observe: p.Observe}
+		err := destinations.Handover(ctx, db, p.Destination, p.To, options, action)
 		if ctx.Err() != nil && whole.Err() == nil {
 			err = fmt.Errorf("not done after %v: %v", p.Timeout, err) // not %w: the database may be well
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // Filter are the parameters that select dead letters. Those that are given must all match.
@@ -25,8 +27,8 @@ type Filter struct {
 }
 
 // selection adds the ids to the filter.
-func (f Filter) selection(ids []string) (admin.Selection, error) {
-	s := admin.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause,
+func (f Filter) selection(ids []string) (find.Selection, error) {
+	s := find.Selection{Blocked: f.Blocked, Destination: f.Destination, Topic: f.Topic, Key: f.Key, Reason: f.Cause,
 		Fingerprint: f.Group, New: f.New, Discarded: f.Discarded, Before: f.Until}
 	if s.Blocked && s.Discarded {
 		return s, fault("discarded", "and blocked exclude each other")
@@ -75,8 +77,8 @@ func (p *DeadList) check() error {
 }
 
 // page reads what follows the last line of a page. A destination may have colons in its name.
-func (p *DeadList) page() (admin.Page, error) {
-	page := admin.Page{Limit: p.Limit, Payload: p.Payload}
+func (p *DeadList) page() (find.Page, error) {
+	page := find.Page{Limit: p.Limit, Payload: p.Payload}
 	if p.After == "" {
 		return page, nil
 	}
@@ -104,10 +106,10 @@ func deadList() Verb {
 		Example: `  outbox dead ls --destination kafka --cause refused
   outbox dead ls --blocked
   outbox dead ls -o jsonl --payload | jq .error`,
-	}, func(ctx context.Context, db admin.DB, p DeadList) ([]admin.DeadLetter, error) {
+	}, func(ctx context.Context, db admin.DB, p DeadList) ([]find.DeadLetter, error) {
 		s, _ := p.selection(nil) // checked
 		page, _ := p.page()
-		return admin.DeadLetters(ctx, db, s, page)
+		return find.DeadLetters(ctx, db, s, page)
 	})
 }
 
@@ -119,9 +121,9 @@ func deadGroup() Verb {
 other commands: --group. AGAIN counts those that were requeued before, and failed again.`,
 		Example: `  outbox dead group --new
   outbox dead requeue --group 7c1e09ab`,
-	}, func(ctx context.Context, db admin.DB, p Filter) (admin.DeadGroups, error) {
+	}, func(ctx context.Context, db admin.DB, p Filter) (find.DeadGroups, error) {
 		s, _ := p.selection(nil) // checked
-		return admin.GroupDead(ctx, db, s)
+		return find.GroupDead(ctx, db, s)
 	})
 }
 
@@ -154,9 +156,9 @@ func deadShow() Verb {
 		Short: "Show dead letters in full",
 		Example: `  outbox dead show 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f
   outbox dead show --payload 1234`,
-	}, func(ctx context.Context, db admin.DB, p DeadShow) ([]admin.DeadLetter, error) {
+	}, func(ctx context.Context, db admin.DB, p DeadShow) ([]find.DeadLetter, error) {
 		s, _ := p.selection(p.IDs) // checked
-		letters, err := admin.DeadLetters(ctx, db, s, admin.Page{Limit: 1000, Payload: p.Payload})
+		letters, err := find.DeadLetters(ctx, db, s, find.Page{Limit: 1000, Payload: p.Payload})
 		if err == nil && len(letters) == 0 {
 			kind := "dead letter"
 			if s.Blocked {
@@ -189,17 +191,17 @@ func (p *DeadAct) check() error {
 }
 
 // actOnDead completes a verb that acts on dead letters.
-func actOnDead(v Verb, verb admin.BulkVerb) Verb {
+func actOnDead(v Verb, verb jobs.BulkVerb) Verb {
 	v.Long += `
 
 ` + bulkHelp
 	v.Example += strings.ReplaceAll(`  outbox VERB 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f --reason "topic exists now"
   outbox VERB --destination kafka --cause refused --dry-run
   outbox VERB --all --max 5000 --rate 100 --yes`, "VERB", v.Name)
-	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (admin.Job, error) {
+	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p DeadAct) (jobs.Job, error) {
 		s, _ := p.selection(p.IDs) // checked
-		s.All, s.Discarded = p.All, s.Discarded || verb == admin.BulkRestore
-		job, err := admin.Start(ctx, db, verb, s, p.options(p.Max), action)
+		s.All, s.Discarded = p.All, s.Discarded || verb == jobs.BulkRestore
+		job, err := jobs.Start(ctx, db, verb, s, p.options(p.Max), action)
 		return p.begun(ctx, db, action, job, err)
 	})
 }
@@ -210,7 +212,7 @@ func deadAck() Verb {
 		Short: "Say that you know of dead letters",
 		Long: `outbox status speaks of dead letters until they are acknowledged. Acknowledged ones stay where they are, to be
 requeued or discarded later; one that dies again is new again.`,
-	}, admin.BulkAcknowledge)
+	}, jobs.BulkAcknowledge)
 }
 
 func deadRequeue() Verb {
@@ -221,7 +223,7 @@ func deadRequeue() Verb {
 them stays delivered: consumers that need a key's order see them late. With --blocked, messages that keep
 their keys held are tried again, and what waits behind them follows.`,
 		Example: "  outbox dead requeue --blocked --key order-42\n",
-	}, admin.BulkRequeue)
+	}, jobs.BulkRequeue)
 }
 
 func deadDiscard() Verb {
@@ -232,7 +234,7 @@ func deadDiscard() Verb {
 outbox jobs undo bring them back. With --blocked, messages that keep their keys held go there, and what waits behind
 them is delivered.`,
 		Example: "  outbox dead discard --blocked --key order-42\n",
-	}, admin.BulkDiscard)
+	}, jobs.BulkDiscard)
 }
 
 func deadRestore() Verb {
@@ -241,5 +243,5 @@ func deadRestore() Verb {
 		Short: "Bring discarded dead letters back from the trash",
 		Long: `What was discarded within the last day becomes what it was, a dead letter. To bring back all that one command has
 discarded: outbox jobs undo.`,
-	}, admin.BulkRestore)
+	}, jobs.BulkRestore)
 }

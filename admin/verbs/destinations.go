@@ -4,14 +4,16 @@ import (
 	"context"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 func destinationsList() Verb {
 	return reads(Verb{
 		Name:  "destinations ls",
 		Short: "List destinations with their cursors",
-	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]admin.Destination, error) {
-		r, err := admin.Status(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]health.Destination, error) {
+		r, err := health.Status(ctx, db)
 		if err != nil {
 			return nil, err
 		}
@@ -39,8 +41,8 @@ new one doesn't get; "outbox replay" can send it. Messages that are held, and de
 to the new broker.`,
 		Example: `  outbox destinations move kafka --dry-run
   outbox destinations move kafka --reason "the new cluster"`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsMove) (admin.Moved, error) {
-		return admin.MoveDestination(ctx, db, p.Destination, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsMove) (destinations.Moved, error) {
+		return destinations.Move(ctx, db, p.Destination, action)
 	})
 }
 
@@ -61,7 +63,7 @@ while a relay delivers to it, and while one that delivered to it last still has 
 A destination that comes back under the name later begins with everything that is still in the outbox.`,
 		Example: `  outbox destinations drop old-kafka --dry-run
   outbox destinations drop old-kafka --reason "moved to the new cluster"`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsDrop) (admin.Dropped, error) {
-		return admin.DropDestination(ctx, db, p.Destination, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsDrop) (destinations.Dropped, error) {
+		return destinations.Drop(ctx, db, p.Destination, action)
 	})
 }

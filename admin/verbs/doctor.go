@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 func doctor() Verb {
@@ -26,8 +27,8 @@ itself. It reads no row then.`,
   outbox doctor --exit-code && deploy
   outbox doctor --table outbox_events
   outbox doctor --table p2p.transaction_outbox -o json`,
-	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Examination, error) {
-		return admin.Examine(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*health.Examination, error) {
+		return health.Examine(ctx, db)
 	})
 }
 
@@ -50,8 +51,8 @@ broker has accepted it, or the destination's filter has passed it over. The cons
 topic of its own, or one whose consumers ignore that event type. The role needs the rights of a writer.`,
 		Example: `  outbox canary outbox.canary
   outbox canary orders --key canary --destination kafka --wait 20s -o json`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Canary) (admin.Canary, error) {
-		return admin.SendCanary(ctx, db, p.Topic, p.Key, p.Destination, min(time.Duration(p.Wait), 20*time.Second), action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Canary) (health.Canary, error) {
+		return health.SendCanary(ctx, db, p.Topic, p.Key, p.Destination, min(time.Duration(p.Wait), 20*time.Second), action)
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // DeadEdit are the parameters of "dead edit".
@@ -35,7 +37,7 @@ func (p *DeadEdit) check() error {
 	return err
 }
 
-func (p *DeadEdit) edit() (e admin.Edit, err error) {
+func (p *DeadEdit) edit() (e jobs.Edit, err error) {
 	e.Restore = p.Restore
 	for _, pair := range p.Set {
 		name, text, given := strings.Cut(pair, "=")
@@ -96,13 +98,13 @@ is masked, without showing it.`,
   outbox dead edit 1234 --merge '{"customer": {"country": "DE"}}' --dry-run
   outbox dead edit 1234 --payload @order.json
   outbox dead edit 1234 --restore`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p DeadEdit) ([]admin.DeadLetter, error) {
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p DeadEdit) ([]find.DeadLetter, error) {
 		s, _ := (Filter{Destination: p.Destination}).selection([]string{p.Message}) // checked
 		e, _ := p.edit()
-		letter, err := admin.EditDead(ctx, db, s, e, action)
+		letter, err := jobs.EditDead(ctx, db, s, e, action)
 		if err != nil {
 			return nil, err
 		}
-		return []admin.DeadLetter{letter}, nil
+		return []find.DeadLetter{letter}, nil
 	})
 }

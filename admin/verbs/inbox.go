@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 func inboxStatus() Verb {
 	return reads(Verb{
 		Name:  "inbox status",
 		Short: "Show for how long records are kept, and every consumer with what waits for it",
-	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Inbox, error) {
-		return admin.InboxStatus(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*health.Inbox, error) {
+		return health.InboxStatus(ctx, db)
 	})
 }
 
@@ -36,6 +37,6 @@ acknowledged, and than anybody goes back in a topic. The tables hold up to two w
 		Example: `  outbox inbox window 336h --reason "topics are kept for ten days"`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p InboxWindow) (Window, error) {
 		w := Window{time.Duration(p.Window)}
-		return w, admin.SetInboxWindow(ctx, db, w.Window, action)
+		return w, health.SetInboxWindow(ctx, db, w.Window, action)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // Bulk are the parameters of every verb that is a job.
@@ -23,8 +24,8 @@ const bulkHelp = `What is selected is listed first and counted, and you are aske
 once. It goes on if the command ends, by a relay that has http.listen or by outbox jobs run. With --dry-run the list is
 kept for an hour, and --job starts it.`
 
-func (b Bulk) options(most int64) admin.JobOptions {
-	o := admin.JobOptions{Max: most, Rate: b.Rate, Job: b.Job, Delay: admin.UndoWindow}
+func (b Bulk) options(most int64) jobs.Options {
+	o := jobs.Options{Max: most, Rate: b.Rate, Job: b.Job, Delay: jobs.UndoWindow}
 	if b.Now {
 		o.Delay = 0
 	}
@@ -32,9 +33,9 @@ func (b Bulk) options(most int64) admin.JobOptions {
 }
 
 // begun carries a job out for a moment if it is to begin at once.
-func (b Bulk) begun(ctx context.Context, db admin.DB, action admin.Action, job admin.Job, err error) (admin.Job, error) {
+func (b Bulk) begun(ctx context.Context, db admin.DB, action admin.Action, job jobs.Job, err error) (jobs.Job, error) {
 	if err == nil && b.Now && !action.DryRun && job.ID > 0 {
-		return admin.RunJob(ctx, db, job.ID, 5*time.Second)
+		return jobs.Run(ctx, db, job.ID, 5*time.Second)
 	}
 	return job, err
 }
@@ -56,8 +57,8 @@ States: planned (by a dry run; it is kept for an hour), waiting (it begins in a 
 stopped, undone.`,
 		Example: `  outbox jobs ls --unfinished
   outbox jobs ls -o jsonl | jq 'select(.skipped > 0)'`,
-	}, func(ctx context.Context, db admin.DB, p JobsList) ([]admin.Job, error) {
-		return admin.Jobs(ctx, db, admin.JobFilter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
+	}, func(ctx context.Context, db admin.DB, p JobsList) ([]jobs.Job, error) {
+		return jobs.List(ctx, db, jobs.Filter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
 	})
 }
 
@@ -71,8 +72,8 @@ func jobsShow() Verb {
 		Name:    "jobs show",
 		Short:   "Show a job, with the first of its messages",
 		Example: `  outbox jobs show 118`,
-	}, func(ctx context.Context, db admin.DB, p JobShow) (admin.JobDetail, error) {
-		return admin.ShowJob(ctx, db, p.ID)
+	}, func(ctx context.Context, db admin.DB, p JobShow) (jobs.JobDetail, error) {
+		return jobs.Show(ctx, db, p.ID)
 	})
 }
 
@@ -89,8 +90,8 @@ func jobsStop() Verb {
 		Short:   "End a job where it stands",
 		Long:    `What it has done stays done, and the rest stays as it is.`,
 		Example: `  outbox jobs stop 118 --reason "they fail again"`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (admin.Job, error) {
-		return admin.StopJob(ctx, db, p.ID, p.Destination, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (jobs.Job, error) {
+		return jobs.Stop(ctx, db, p.ID, p.Destination, action)
 	})
 }
 
@@ -102,10 +103,10 @@ func jobsUndo() Verb {
 day; what was acknowledged is new again. Of a requeue or a replay that has begun, the rest is stopped: what relays have can't be
 called back.`,
 		Example: `  outbox jobs undo 118`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (admin.Job, error) {
-		job, err := admin.UndoJob(ctx, db, p.ID, p.Destination, action)
-		if err == nil && job.State == admin.JobUndoing && !action.DryRun {
-			return admin.RunJob(ctx, db, p.ID, 5*time.Second)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (jobs.Job, error) {
+		job, err := jobs.Undo(ctx, db, p.ID, p.Destination, action)
+		if err == nil && job.State == jobs.Undoing && !action.DryRun {
+			return jobs.Run(ctx, db, p.ID, 5*time.Second)
 		}
 		return job, err
 	})
@@ -126,14 +127,14 @@ func jobsRun() Verb {
 		Long: `Relays that have http.listen carry out every job that is started, so this is for when none runs, and to wait for the end.
 Any number may work on a job at once.`,
 		Example: `  outbox jobs run 118`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobRun) (admin.Job, error) {
-		d, err := admin.ShowJob(ctx, db, p.ID)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobRun) (jobs.Job, error) {
+		d, err := jobs.Show(ctx, db, p.ID)
 		if err == nil && p.Destination != "" && p.Destination != d.Destination {
 			err = fmt.Errorf("%w: job %d is not of %s alone", admin.ErrNotFound, p.ID, p.Destination)
 		}
 		if err != nil || action.DryRun {
 			return d.Job, err
 		}
-		return admin.RunJob(ctx, db, p.ID, min(time.Duration(p.For), 25*time.Second))
+		return jobs.Run(ctx, db, p.ID, min(time.Duration(p.For), 25*time.Second))
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 // Holds are the parameters of "holds".
@@ -25,10 +27,10 @@ func holds() Verb {
 delivery time is still to come, or when an operator has to decide (blocked). What comes later for the key waits behind it.`,
 		Example: `  outbox holds --destination kafka
   outbox holds --blocked -o json`,
-	}, func(ctx context.Context, db admin.DB, p Holds) ([]admin.HeldLane, error) {
-		f := admin.HoldFilter{Destination: p.Destination, Key: p.Key, Blocked: p.Blocked, Limit: p.Limit}
+	}, func(ctx context.Context, db admin.DB, p Holds) ([]find.HeldLane, error) {
+		f := find.HoldFilter{Destination: p.Destination, Key: p.Key, Blocked: p.Blocked, Limit: p.Limit}
 		f.AfterDestination, f.AfterLane, _ = strings.Cut(p.After, "/")
-		return admin.Holds(ctx, db, f)
+		return find.Holds(ctx, db, f)
 	})
 }
 
@@ -59,8 +61,8 @@ func relays() Verb {
 	return reads(Verb{
 		Name:  "relays",
 		Short: "List relays, what they deliver, and which are gone",
-	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]admin.Relay, error) {
-		r, err := admin.Status(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]health.Relay, error) {
+		r, err := health.Status(ctx, db)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
 )
 
 // Written are the parameters that select messages of the segments, besides ids. Those that are given must all match.
@@ -20,7 +21,7 @@ type Written struct {
 }
 
 // filter adds ids to what is selected; those of the parameter that is named.
-func (w Written) filter(name string, ids ...string) (f admin.MessageFilter, err error) {
+func (w Written) filter(name string, ids ...string) (f find.MessageFilter, err error) {
 	for _, text := range ids {
 		id, err := outbox.ParseID(text)
 		if f.MessageIDs = append(f.MessageIDs, id); err != nil {
@@ -44,9 +45,9 @@ type MessagesFind struct {
 	After  string   `json:"after,omitempty" help:"go on at this SEGMENT:TRANSACTION:POSITION"`
 }
 
-func (p *MessagesFind) search() (s admin.MessageSearch, err error) {
+func (p *MessagesFind) search() (s find.Search, err error) {
 	if p.After != "" {
-		if s, err = admin.MessagePlace(p.After); err != nil {
+		if s, err = find.Place(p.After); err != nil {
 			return s, fault("after", "is %q: %v", p.After, err)
 		}
 	}
@@ -77,9 +78,9 @@ index. By topic, header and time alone one message after the other is looked at,
 		Example: `  outbox messages find --key customer-42
   outbox messages find --topic orders --since 2026-05-01T12:00:00Z --within 5s
   outbox messages find --header tenant=acme -o json`,
-	}, func(ctx context.Context, db admin.DB, p MessagesFind) (admin.FoundMessages, error) {
+	}, func(ctx context.Context, db admin.DB, p MessagesFind) (find.FoundMessages, error) {
 		s, _ := p.search() // checked
-		return admin.FindMessages(ctx, db, s)
+		return find.Messages(ctx, db, s)
 	})
 }
 
@@ -105,8 +106,8 @@ destination doesn't select it, or an operator discarded it. When it was committe
 track_commit_timestamp.`,
 		Example: `  outbox messages show 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f
   outbox messages show --payload 0190a4f8-3c5e-7cc3-98c4-dc0c0c07398f`,
-	}, func(ctx context.Context, db admin.DB, p MessagesShow) ([]admin.MessageLife, error) {
+	}, func(ctx context.Context, db admin.DB, p MessagesShow) ([]find.MessageLife, error) {
 		id, _ := outbox.ParseID(p.Message) // checked
-		return admin.ShowMessage(ctx, db, id, p.Payload)
+		return find.ShowMessage(ctx, db, id, p.Payload)
 	})
 }

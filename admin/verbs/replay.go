@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // Replay are the parameters of "replay".
@@ -18,7 +19,7 @@ type Replay struct {
 
 	// Archived, if not nil, are the messages to choose from, in place of the segments. Only a process that can read
 	// them, and that feeds the job, gives it.
-	Archived *admin.Archived `json:"-"`
+	Archived *jobs.Archived `json:"-"`
 }
 
 func (p *Replay) check() error {
@@ -56,13 +57,13 @@ with --job goes on. What is as new as something that a destination has not passe
   outbox replay --destination kafka --to warehouse --topic orders --rate 200
   outbox replay --destination kafka --archive /var/lib/outbox/archive --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z`,
 		Timeout: 5 * time.Minute, // it may look at all that is there
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Replay) (admin.Job, error) {
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p Replay) (jobs.Job, error) {
 		f, _ := p.filter("ids", p.IDs...) // checked
-		r := admin.Replay{Destination: p.Destination, To: p.To, Messages: f, All: p.All}
+		r := jobs.Replay{Destination: p.Destination, To: p.To, Messages: f, All: p.All}
 		if p.Archived != nil {
-			return admin.StartArchived(ctx, db, r, *p.Archived, p.options(p.Max), action)
+			return jobs.StartArchived(ctx, db, r, *p.Archived, p.options(p.Max), action)
 		}
-		job, err := admin.StartReplay(ctx, db, r, p.options(p.Max), action)
+		job, err := jobs.StartReplay(ctx, db, r, p.options(p.Max), action)
 		return p.begun(ctx, db, action, job, err)
 	})
 }

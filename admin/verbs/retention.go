@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 func retention() Verb {
@@ -19,7 +20,7 @@ A segment that a destination needs waits for it: outbox status says what holds t
 outbox destinations drop removes one that nobody serves any more. How many messages there are is the server's estimate.`,
 		Example: `  outbox retention
   outbox retention -o json`,
-	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]admin.RetainedSegment, error) {
-		return admin.Retention(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]health.RetainedSegment, error) {
+		return health.Retention(ctx, db)
 	})
 }

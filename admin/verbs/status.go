@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 )
 
 // Status is the verb "status", which is streamed as well.
@@ -27,7 +28,7 @@ a line that counts the states and names the worst. One that can't be asked is un
   outbox status --watch
   outbox status -o json | jq .verdict
   outbox status --exit-code && deploy`,
-	}, func(ctx context.Context, db admin.DB, _ struct{}) (*admin.Report, error) {
-		return admin.Status(ctx, db)
+	}, func(ctx context.Context, db admin.DB, _ struct{}) (*health.Report, error) {
+		return health.Status(ctx, db)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 )
 
 // TablesDead are the parameters of "tables dead".
@@ -22,8 +23,8 @@ func tablesDead() Verb {
 the mapping has no column for is not known. Blocked rows are those whose next attempt is never (infinity).`,
 		Example: `  outbox tables dead --destination shop
   outbox tables dead --destination shop 1234`,
-	}, func(ctx context.Context, db admin.DB, p TablesDead) ([]admin.DeadRow, error) {
-		return admin.DeadRows(ctx, db, admin.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs}, p.Limit)
+	}, func(ctx context.Context, db admin.DB, p TablesDead) ([]jobs.DeadRow, error) {
+		return jobs.DeadRows(ctx, db, jobs.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs}, p.Limit)
 	})
 }
 
@@ -48,9 +49,9 @@ It is one transaction, with the rights of the role that runs it: UPDATE on the t
 letters and INSERT on the other.`,
 		Example: `  outbox tables requeue --destination shop --reason "they have fixed it"
   outbox tables requeue --destination shop 1234 1235 --dry-run`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesRequeue) (admin.RowOutcome, error) {
-		rows := admin.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs, Max: p.Max}
-		return admin.RequeueRows(ctx, db, rows, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesRequeue) (jobs.RowOutcome, error) {
+		rows := jobs.RowSelection{Destination: p.Destination, Blocked: p.Blocked, IDs: p.IDs, Max: p.Max}
+		return jobs.RequeueRows(ctx, db, rows, action)
 	})
 }
 
@@ -68,7 +69,7 @@ func tablesAck() Verb {
 		Long: `The verdict no longer names as many as there are now, and names those that come to them. Which ones they are is not
 kept: if some are deleted by other means, as many new ones go unnamed.`,
 		Example: `  outbox tables ack --destination shop --reason "ticket 1234"`,
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesAck) (admin.RowOutcome, error) {
-		return admin.AcknowledgeRows(ctx, db, p.Destination, p.Max, action)
+	}, func(ctx context.Context, db admin.DB, action admin.Action, p TablesAck) (jobs.RowOutcome, error) {
+		return jobs.AcknowledgeRows(ctx, db, p.Destination, p.Max, action)
 	})
 }

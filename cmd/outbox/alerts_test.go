@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
@@ -119,9 +119,9 @@ func wellFor(but ...series) []series {
 		{`outbox_messages_unselected_total`, "0x1800"},
 		{`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0x1800"},
 	}
-	for _, state := range admin.States() {
+	for _, state := range health.States() {
 		value := "0x1800"
-		if state == admin.StateFlowing {
+		if state == health.StateFlowing {
 			value = "1x1800"
 		}
 		all = append(all, series{fmt.Sprintf(`outbox_destination_state{destination="kafka",state=%q}`, state), value})
@@ -151,8 +151,8 @@ func TestEachAlertFiresInItsFaultAndIsSilentOtherwise(t *testing.T) {
 		"OutboxUnselected":                 {`outbox_messages_unselected_total`, "0+1x1800"},
 		"OutboxNotificationsDropped/kafka": {`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0+1x1800"},
 	}
-	for _, state := range admin.States() {
-		if tone := state.Tone(); tone == admin.Calm {
+	for _, state := range health.States() {
+		if tone := state.Tone(); tone == health.Calm {
 			continue
 		}
 		name := "Outbox"

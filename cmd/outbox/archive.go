@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -101,12 +102,12 @@ func archivedIn(files []jsonl.ArchiveFile) iter.Seq2[*outbox.Message, error] {
 }
 
 // fromArchive returns the messages of archives, for a replay.
-func fromArchive(dirs []string) (*admin.Archived, error) {
+func fromArchive(dirs []string) (*jobs.Archived, error) {
 	files, err := filesOf(dirs)
 	if err != nil {
 		return nil, err
 	}
-	from := &admin.Archived{Messages: archivedIn(files)}
+	from := &jobs.Archived{Messages: archivedIn(files)}
 	for _, dir := range dirs {
 		path, err := filepath.Abs(dir)
 		if err != nil {
@@ -118,7 +119,7 @@ func fromArchive(dirs []string) (*admin.Archived, error) {
 }
 
 func (a *app) archiveShow() *cobra.Command {
-	var want admin.MessageFilter
+	var want find.MessageFilter
 	var since, until, id string
 	limit := 0
 	var out format

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
@@ -25,18 +25,18 @@ var errSaid = errors.New("")
 // checkedNamed is the check of one of several databases.
 type checkedNamed struct {
 	Name string `json:"name"`
-	admin.Checked
+	health.Checked
 }
 
 // checkedAll is the check of several databases, and what they are together.
 type checkedAll struct {
-	Result    admin.Result   `json:"result"`
+	Result    health.Result  `json:"result"`
 	Text      string         `json:"text"`
 	Databases []checkedNamed `json:"databases"`
 }
 
 // together is the worst of all, with the measures of each under its name.
-func together(all []checkedNamed) (sum checkedAll, line admin.Checked) {
+func together(all []checkedNamed) (sum checkedAll, line health.Checked) {
 	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b checkedNamed) int { return b.Result.Compare(a.Result) })
 	var results []string
 	for _, c := range sorted {
@@ -49,7 +49,7 @@ func together(all []checkedNamed) (sum checkedAll, line admin.Checked) {
 		}
 	}
 	line.Result, line.Text = sorted[0].Result, fmt.Sprintf("%d databases: %s", len(all), counted(results))
-	if line.Result != admin.ResultOK {
+	if line.Result != health.ResultOK {
 		line.Text = sorted[0].Name + ": " + sorted[0].Text + "; " + line.Text
 	}
 	return checkedAll{line.Result, line.Text, all}, line
@@ -57,7 +57,7 @@ func together(all []checkedNamed) (sum checkedAll, line admin.Checked) {
 
 // checkCommand is the verb with the exit codes of a plugin, also where it fails: then the result is unknown.
 func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
-	var result admin.Result
+	var result health.Result
 	cmd := a.verb(v, view{
 		formats: []format{asPlugin, asPrometheus, asJSON},
 		all: func(ctx context.Context, a *app, params any, out format) (err error) {
@@ -66,8 +66,8 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 		},
 	})
 	unknown := func(err error) error {
-		fmt.Fprintln(a.stdout, clean(admin.Checked{Result: admin.ResultUnknown, Text: a.redact(err.Error())}.Plugin()))
-		return coded{errSaid, int(admin.ResultUnknown)}
+		fmt.Fprintln(a.stdout, clean(health.Checked{Result: health.ResultUnknown, Text: a.redact(err.Error())}.Plugin()))
+		return coded{errSaid, int(health.ResultUnknown)}
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unknown(err) })
 	accepts, run := cmd.Args, cmd.RunE
@@ -80,7 +80,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 		switch {
 		case err != nil:
 			return unknown(err)
-		case result != admin.ResultOK:
+		case result != health.ResultOK:
 			return coded{errSaid, int(result)}
 		}
 		return nil
@@ -89,7 +89,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 }
 
 // check asks all databases, and prints what each is, or in one line what they are together.
-func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out format) (admin.Result, error) {
+func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out format) (health.Result, error) {
 	places, err := a.places(p.Destination)
 	if err != nil {
 		return 0, err
@@ -103,11 +103,11 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out forma
 	for _, from := range answers {
 		if from.err != nil {
 			r := a.unknown(from.err)
-			all = append(all, checkedNamed{from.name, admin.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
-				Measures: []admin.Measure{}, Report: r}})
+			all = append(all, checkedNamed{from.name, health.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
+				Measures: []health.Measure{}, Report: r}})
 			continue
 		}
-		c := from.result.(*admin.Checked)
+		c := from.result.(*health.Checked)
 		c.Report.OnDatabase(from.name)
 		all = append(all, checkedNamed{from.name, p.Of(c.Report)})
 	}
@@ -120,7 +120,7 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out forma
 	case asJSON:
 		return line.Result, printJSON(a.stdout, document)
 	case asPrometheus:
-		reports := make(map[string]*admin.Report)
+		reports := make(map[string]*health.Report)
 		for _, c := range all {
 			if c.Report.Database == "" {
 				fmt.Fprintf(a.stdout, "# %s: %s\n", c.Name, clean(c.Text))

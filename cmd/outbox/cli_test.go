@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -49,9 +51,9 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 		SELECT 'kafka', 0, 1, system_identifier, 'relay-1', 3, '1 hour', now() + interval '1 hour', 'stalled', E'refused\x1b[31m', now() FROM pg_control_system()`)
 	d.outbox("status").want(exitOK, "STALLED", "relay-1", "check the broker", `refused\x1b[31m`).never("\x1b")
 	d.outbox("status", "--exit-code").want(exitError, "outbox: stalled")
-	var report admin.Report
+	var report health.Report
 	r := d.outbox("status", "-o", "json").want(exitOK)
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != admin.StateStalled ||
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || report.Verdict.State != health.StateStalled ||
 		report.Destinations[0].Pending.N != 1 {
 		t.Errorf("%+v: %v", report, err)
 	}
@@ -126,7 +128,7 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	if lines := strings.Split(strings.TrimSpace(d.outbox("dead", "ls", "-o", "jsonl").want(exitOK).stdout), "\n"); len(lines) != 3 {
 		t.Errorf("%d lines", len(lines))
 	}
-	var list []admin.DeadLetter
+	var list []find.DeadLetter
 	r := d.outbox("dead", "ls", "-o", "json", "--payload").want(exitOK)
 	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list) != 3 || string(list[0].Payload) != "the secret" {
 		t.Errorf("%+v: %v", list, err)
@@ -186,7 +188,7 @@ func TestDestructiveCommandsPreviewAndAsk(t *testing.T) {
 	d.outbox("dead", "requeue", "1", "--yes", "--now", "--reason", "mended").want(exitOK, "requeued 1 message")
 	d.outbox("dead", "discard", "00000000-0000-7000-8000-000000000002", "--yes", "--now").want(exitOK, "discarded 1 message")
 	r := d.outbox("dead", "discard", "--cause", "refused", "--yes", "--now", "-o", "json").want(exitOK)
-	var out admin.Job
+	var out jobs.Job
 	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || out.Done != 1 {
 		t.Errorf("%+v: %v", out, err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -33,7 +33,7 @@ func (a *app) configPath() (path string, named bool) {
 }
 
 // load reads the configuration. Faults are all in the error, which exits with exitConfig.
-func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
+func (a *app) load(in load.Input, sets []string) (*load.Loaded, error) {
 	in.Environ, in.Overrides = os.Environ(), map[string]string{}
 	for _, set := range sets {
 		path, value, ok := strings.Cut(set, "=")
@@ -49,7 +49,7 @@ func (a *app) load(in config.Input, sets []string) (*config.Loaded, error) {
 		in.DatabaseURL = a.getenv("DATABASE_URL")
 	}
 	in.File, _ = a.configPath()
-	loaded, err := config.Load(in)
+	loaded, err := load.Config(in)
 	if err != nil {
 		if in.File == "" {
 			err = fmt.Errorf("there is no %s here: write one (outbox init does, by the compose file of this folder; "+
@@ -72,7 +72,7 @@ func (a *app) configuredDatabases() ([]address, error) {
 	if path == "" {
 		return nil, errNoDatabase()
 	}
-	loaded, err := a.load(config.Input{Unopened: true}, nil)
+	loaded, err := a.load(load.Input{Unopened: true}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ be used.`,
   outbox config validate --connect`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(config.Input{}, sets)
+			loaded, err := a.load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
 			path, _ := a.configPath()
-			some := printed.Many(len(destinations(loaded.Config)), "destination", "destinations")
+			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
 			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil
@@ -185,7 +185,7 @@ func (a *app) configShowCommand() *cobra.Command {
 		Long:  `Prints the configuration after file, environment and flags, as YAML. Secrets are masked.`,
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			loaded, err := a.load(config.Input{}, sets)
+			loaded, err := a.load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
@@ -206,7 +206,7 @@ func (a *app) configSchemaCommand() *cobra.Command {
   # yaml-language-server: $schema=outbox.schema.json`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			text, err := config.Schema()
+			text, err := load.Schema()
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -29,7 +30,7 @@ func resumed() view {
 }
 
 func retried() view {
-	return asks(shows(func(a *app, _ *verbs.Retry, r admin.Retried) error {
+	return asks(shows(func(a *app, _ *verbs.Retry, r jobs.Retried) error {
 		more := ""
 		if r.More {
 			more = "; there may be more: run it again"
@@ -37,7 +38,7 @@ func retried() view {
 		_, err := fmt.Fprintf(a.stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
 			clean(r.Destination), more)
 		return err
-	}), nil, func(_ *verbs.Retry, r admin.Retried) (string, bool) {
+	}), nil, func(_ *verbs.Retry, r jobs.Retried) (string, bool) {
 		return fmt.Sprintf("Try %d keys of %s again at once?", r.Keys, clean(r.Target.String())), true
 	})
 }

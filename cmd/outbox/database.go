@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -149,7 +149,7 @@ func (a *app) operateOn(ctx context.Context, at address) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	up := admin.OnDatabase("outbox migrate up", at.name)
+	up := health.OnDatabase("outbox migrate up", at.name)
 	state, err := schema.Status(ctx, conn)
 	switch {
 	case err != nil:

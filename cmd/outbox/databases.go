@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 )
@@ -60,7 +60,7 @@ func (a *app) ask(ctx context.Context, v verbs.Verb, params any, places []*place
 	for i, p := range places {
 		asking.Go(func() {
 			result, err := p.ask(ctx, v, params)
-			if r, ok := result.(*admin.Report); ok && err == nil {
+			if r, ok := result.(*health.Report); ok && err == nil {
 				r.Expect(p.destinations)
 			}
 			answers[i] = answer{p.name, result, err}
@@ -129,13 +129,13 @@ func unasked(answers []answer) error {
 func (a *app) unreachable(err error) bool { return a.server() == "" && connect.Unreachable(err) }
 
 // unknown is the report of a database that could not be asked.
-func (a *app) unknown(err error) *admin.Report {
+func (a *app) unknown(err error) *health.Report {
 	now := time.Now()
-	cause := admin.Finding{State: admin.StateUnknown, Cause: a.redact(err.Error())}
+	cause := health.Finding{State: health.StateUnknown, Cause: a.redact(err.Error())}
 	if a.unreachable(err) { // as a relay is that can't reach it
-		cause.State, cause.Advice = admin.StateBroken, "check the database"
+		cause.State, cause.Advice = health.StateBroken, "check the database"
 	}
-	return &admin.Report{At: now, Verdict: admin.Verdict{Finding: cause, At: now}}
+	return &health.Report{At: now, Verdict: health.Verdict{Finding: cause, At: now}}
 }
 
 // counted says how many there are of each word, the worst first.

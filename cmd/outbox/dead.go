@@ -10,7 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -26,7 +27,7 @@ func listLetters() view {
 	return v
 }
 
-func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
+func writeLetters(a *app, p *verbs.DeadList, letters []find.DeadLetter) error {
 	if len(letters) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
@@ -61,7 +62,7 @@ func writeLetters(a *app, p *verbs.DeadList, letters []admin.DeadLetter) error {
 	return nil
 }
 
-func showLetters(a *app, p *verbs.DeadShow, letters []admin.DeadLetter) error {
+func showLetters(a *app, p *verbs.DeadShow, letters []find.DeadLetter) error {
 	for i, l := range letters {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
@@ -73,7 +74,7 @@ func showLetters(a *app, p *verbs.DeadShow, letters []admin.DeadLetter) error {
 	return nil
 }
 
-func writeLetter(w io.Writer, l admin.DeadLetter, payload bool) error {
+func writeLetter(w io.Writer, l find.DeadLetter, payload bool) error {
 	t := newTable(w, "message id", l.MessageID.String())
 	t.row("position", l.Position)
 	t.row("destination", l.Destination)
@@ -102,7 +103,7 @@ func writeLetter(w io.Writer, l admin.DeadLetter, payload bool) error {
 }
 
 // writeChanges adds the difference from the original.
-func writeChanges(t *table, l admin.DeadLetter) {
+func writeChanges(t *table, l find.DeadLetter) {
 	if l.Original == nil {
 		return
 	}
@@ -115,7 +116,7 @@ func writeChanges(t *table, l admin.DeadLetter) {
 
 // editLetter is the view of "dead edit". Its preview is the difference.
 func editLetter() view {
-	difference := func(a *app, _ *verbs.DeadEdit, letters []admin.DeadLetter) error {
+	difference := func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
 		for _, l := range letters {
 			t := newTable(a.stdout, "message id", l.MessageID.String())
 			t.row("destination", l.Destination)
@@ -126,13 +127,13 @@ func editLetter() view {
 		}
 		return nil
 	}
-	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []admin.DeadLetter) error {
+	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
 		for _, l := range letters {
 			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID,
 				l.MessageID, verbs.Word(l.Destination))
 		}
 		return nil
-	}), difference, func(p *verbs.DeadEdit, _ []admin.DeadLetter) (string, bool) {
+	}), difference, func(p *verbs.DeadEdit, _ []find.DeadLetter) (string, bool) {
 		return "Edit dead letter " + clean(p.Message) + "?", true
 	})
 	v.complete = func(a *app, params any) error {
@@ -171,8 +172,8 @@ func payloadText(p []byte) string {
 
 // actOnDead is the view of a verb that acts on dead letters.
 func actOnDead(verb string) view {
-	v := asks(shows(func(a *app, _ *verbs.DeadAct, job admin.Job) error { return writeOutcome(a, job) }), previewJob,
-		func(p *verbs.DeadAct, found admin.Job) (string, bool) {
+	v := asks(shows(func(a *app, _ *verbs.DeadAct, job jobs.Job) error { return writeOutcome(a, job) }), previewJob,
+		func(p *verbs.DeadAct, found jobs.Job) (string, bool) {
 			*p = verbs.DeadAct{Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max,
 				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
 			return fmt.Sprintf("%s %s?", title(verb), printed.Many(found.Total, "message", "messages")), found.Total > 0

@@ -20,7 +20,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -210,7 +211,7 @@ destinations:
 	if err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := config.Load(config.Input{File: file})
+	loaded, err := load.Config(load.Input{File: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ destinations:
 			broker, err = c.Surround(into)
 		}
 	} else {
-		broker, err = c.Open(config.Opening{Logger: logger})
+		broker, err = c.Open(brokers.Opening{Logger: logger})
 	}
 	if err != nil {
 		t.Fatal(err)

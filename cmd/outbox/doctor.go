@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/mapping"
 )
@@ -54,7 +54,7 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 // examined is what the doctor found about one of several databases.
 type examined struct {
 	Name string `json:"name"`
-	*admin.Examination
+	*health.Examination
 }
 
 // doctor examines the database, or all there are, with their brokers.
@@ -75,10 +75,10 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool)
 	var all []examined
 	faults := 0
 	for _, from := range answers {
-		e, asked := from.result.(*admin.Examination)
+		e, asked := from.result.(*health.Examination)
 		if !asked {
-			e = &admin.Examination{Well: []string{}}
-			e.Symptoms = append(e.Symptoms, admin.Symptom{About: "database", Weight: admin.WeightFault, Text: a.redact(from.err.Error())})
+			e = &health.Examination{Well: []string{}}
+			e.Symptoms = append(e.Symptoms, health.Symptom{About: "database", Weight: health.WeightFault, Text: a.redact(from.err.Error())})
 		}
 		for _, p := range probed {
 			if (p.Database == "" || p.Database == from.name) && (asked || p.What != "database") {
@@ -88,7 +88,7 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool)
 		e.OnDatabase(from.name)
 		e.Sort()
 		for _, s := range e.Symptoms {
-			if s.Weight == admin.WeightFault {
+			if s.Weight == health.WeightFault {
 				faults++
 			}
 		}
@@ -108,7 +108,7 @@ func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 	if path, _ := a.configPath(); path == "" || a.server() != "" {
 		return nil, nil
 	}
-	loaded, err := a.load(config.Input{}, nil)
+	loaded, err := a.load(load.Input{}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 	return d.Probe(ctx), nil
 }
 
-func (a *app) addProbed(e *admin.Examination, p daemon.Probed) {
+func (a *app) addProbed(e *health.Examination, p daemon.Probed) {
 	source := strings.HasPrefix(p.What, "source of ")
 	if p.Err == nil {
 		what := p.What
@@ -130,10 +130,10 @@ func (a *app) addProbed(e *admin.Examination, p daemon.Probed) {
 		return
 	}
 	if source { // its error says what to run
-		e.Symptoms = append(e.Symptoms, admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error())})
+		e.Symptoms = append(e.Symptoms, health.Symptom{About: p.What, Weight: health.WeightFault, Text: a.redact(p.Err.Error())})
 		return
 	}
-	s := admin.Symptom{About: p.What, Weight: admin.WeightFault, Text: a.redact(p.Err.Error()),
+	s := health.Symptom{About: p.What, Weight: health.WeightFault, Text: a.redact(p.Err.Error()),
 		Advice: "correct the configuration, or what it leads to, and look again:", Repair: "outbox config validate --connect"}
 	if p.What == "database" {
 		s.About, s.Advice, s.Repair = "relay", "", ""
@@ -159,7 +159,7 @@ func (a *app) writeExaminations(out format, all []examined) error {
 	return nil
 }
 
-func writeExamination(w io.Writer, e *admin.Examination) error {
+func writeExamination(w io.Writer, e *health.Examination) error {
 	if e.Server == "" {
 		fmt.Fprintln(w, "the database could not be asked")
 	} else {
@@ -167,7 +167,7 @@ func writeExamination(w io.Writer, e *admin.Examination) error {
 	}
 	for _, s := range e.Symptoms {
 		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
-		if do := (admin.Finding{Advice: s.Advice, Next: s.Repair}).Remedy(); do != "" {
+		if do := (health.Finding{Advice: s.Advice, Next: s.Repair}).Remedy(); do != "" {
 			fmt.Fprintf(w, "  repair: %s\n", clean(do))
 		}
 	}
@@ -177,7 +177,7 @@ func writeExamination(w io.Writer, e *admin.Examination) error {
 
 // sentCanary fails if the message has not arrived everywhere.
 func sentCanary() view {
-	return asks(shows(func(a *app, _ *verbs.Canary, c admin.Canary) error {
+	return asks(shows(func(a *app, _ *verbs.Canary, c health.Canary) error {
 		for _, name := range slices.Sorted(maps.Keys(c.Settled)) {
 			fmt.Fprintf(a.stdout, "%s settled it after %v\n", clean(name), c.Settled[name])
 		}
@@ -197,7 +197,7 @@ func sentCanary() view {
 			return errors.New("no destination is there to settle it: start a relay")
 		}
 		return nil
-	}), nil, func(p *verbs.Canary, _ admin.Canary) (string, bool) {
+	}), nil, func(p *verbs.Canary, _ health.Canary) (string, bool) {
 		return fmt.Sprintf("Send a message to topic %q, whose consumers get it?", p.Topic), true
 	})
 }

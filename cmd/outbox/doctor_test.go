@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
@@ -22,9 +22,9 @@ func TestTheDoctorLooksAtEverythingAndItsRepairsRepair(t *testing.T) {
 	d := emptyDatabase(t)
 	d.outbox("doctor").want(exitError, "outbox migrate up")
 	d.outbox("migrate", "up").want(exitOK)
-	symptoms := func(about string) (found []admin.Symptom) {
+	symptoms := func(about string) (found []health.Symptom) {
 		t.Helper()
-		var e admin.Examination
+		var e health.Examination
 		r := d.outbox("doctor", "-o", "json").want(exitOK)
 		if err := json.Unmarshal([]byte(r.stdout), &e); err != nil {
 			t.Fatal(err)

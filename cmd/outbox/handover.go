@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
@@ -12,7 +12,7 @@ func handedOver() view {
 		_, err := fmt.Fprintf(a.stdout, "%s is read by %s\n", clean(done.Destination), done.To)
 		return err
 	}), nil, func(p *verbs.Handover, _ verbs.HandedOver) (string, bool) {
-		if p.To == admin.ByLog {
+		if p.To == destinations.ByLog {
 			return "", true // nothing is lost by it
 		}
 		return "Stop reading the write-ahead log for " + clean(p.Destination) + ", and drop its slot?", true

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/inbox"
@@ -119,7 +119,7 @@ func (a *app) retain(ctx context.Context, out format) error {
 	return err
 }
 
-func writeInbox(a *app, _ *struct{}, i *admin.Inbox) error {
+func writeInbox(a *app, _ *struct{}, i *health.Inbox) error {
 	w := a.stdout
 	now := time.Now()
 	state := "closed " + ago(now, i.Closed) + " ago"

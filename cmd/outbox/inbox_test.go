@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/verify"
 )
 
 func (d *database) committed(n int) {
@@ -35,7 +36,7 @@ func TestVerifyNamesFaultsAndSaysSoByItsExitCode(t *testing.T) {
 		"missing", "00000000-0000-7000-8000-000000000002", "applied 2 times",
 		"applied before 00000000-0000-7000-8000-000000000003", "1 missing, 1 doubled, 1 inverted, 0 gaps")
 	r := d.outbox("verify", "--consumer", "payments", "-o", "json").want(exitError)
-	var v admin.Verification
+	var v verify.Verification
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Missing.List[0].Position != 2 || v.Doubled.List[0].Times != 2 ||
 		v.Inverted.List[0].Position != 4 || v.Inverted.List[0].Before.Position != 3 {
 		t.Errorf("%+v, %v", v, err)
@@ -76,7 +77,7 @@ func TestTheInboxIsShownAndItsDeadLettersComeBack(t *testing.T) {
 	d.outbox("inbox", "window", "36h").want(exitUsage, "--yes")
 	d.outbox("inbox", "window", "36h", "--yes").want(exitOK, "36h")
 	d.outbox("inbox", "window", "long", "--yes").want(exitUsage, "a duration such as")
-	var i admin.Inbox
+	var i health.Inbox
 	if err := json.Unmarshal([]byte(d.outbox("inbox", "status", "-o", "json").want(exitOK).stdout), &i); err != nil ||
 		i.Window.Hours() != 36 || len(i.Consumers) != 1 {
 		t.Errorf("%+v, %v", i, err)

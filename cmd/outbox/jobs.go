@@ -8,13 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // previewJob shows what a dry run has listed.
-func previewJob[P any](a *app, _ *P, job admin.Job) error {
+func previewJob[P any](a *app, _ *P, job jobs.Job) error {
 	if job.ID == 0 {
 		fmt.Fprintln(a.stderr, "nothing matches")
 		return nil
@@ -35,14 +35,14 @@ func previewJob[P any](a *app, _ *P, job admin.Job) error {
 
 // replayed is the view of "replay".
 func replayed() view {
-	v := asks(shows(func(a *app, _ *verbs.Replay, job admin.Job) error { return writeOutcome(a, job) }), previewJob,
-		func(p *verbs.Replay, found admin.Job) (string, bool) {
+	v := asks(shows(func(a *app, _ *verbs.Replay, job jobs.Job) error { return writeOutcome(a, job) }), previewJob,
+		func(p *verbs.Replay, found jobs.Job) (string, bool) {
 			*p = verbs.Replay{Destination: p.Destination, To: p.To, Max: p.Max,
 				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}, Archived: p.Archived}
 			return fmt.Sprintf("Send %s once more?", printed.Many(found.Total, "message", "messages")), found.Total > 0
 		})
 	var dirs []string
-	var from *admin.Archived
+	var from *jobs.Archived
 	v.command = func(a *app, verb verbs.Verb) *cobra.Command {
 		v.command = nil
 		cmd := a.verb(verb, v)
@@ -64,13 +64,13 @@ func replayed() view {
 		return err
 	}
 	v.follow = func(ctx context.Context, a *app, at seat, actor string, result any) (any, error) {
-		job := result.(admin.Job)
+		job := result.(jobs.Job)
 		if from == nil || job.ID == 0 {
 			return follow(ctx, a, at, actor, result)
 		}
-		job, err := admin.FeedReplay(ctx, at.(direct).conn, job.ID, *from, func(job admin.Job) { fmt.Fprintln(a.stderr, progress(job)) })
+		job, err := jobs.FeedReplay(ctx, at.(direct).conn, job.ID, *from, func(job jobs.Job) { fmt.Fprintln(a.stderr, progress(job)) })
 		if err != nil {
-			id := result.(admin.Job).ID
+			id := result.(jobs.Job).ID
 			err = fmt.Errorf("%w: the rest of job %d is not sent: give this command once more with --job %d, or: outbox jobs stop %d",
 				err, id, id, id)
 		}
@@ -81,10 +81,10 @@ func replayed() view {
 
 // follow carries out a job that was started, and says how far it is.
 func follow(ctx context.Context, a *app, at seat, actor string, result any) (any, error) {
-	job := result.(admin.Job)
+	job := result.(jobs.Job)
 	table := verbs.All()
 	run := table[slices.IndexFunc(table, func(v verbs.Verb) bool { return v.Name == "jobs run" })]
-	if job.State == admin.JobWaiting {
+	if job.State == jobs.Waiting {
 		fmt.Fprintf(a.stderr, "job %d begins in %s; to take it back: outbox jobs undo %d\n", job.ID,
 			printed.Span(time.Until(job.Next).Round(time.Second)), job.ID)
 	}
@@ -95,7 +95,7 @@ func follow(ctx context.Context, a *app, at seat, actor string, result any) (any
 		if err != nil {
 			return nil, fmt.Errorf("%w: job %d is not done; a relay goes on with it, or: outbox jobs run %d", err, job.ID, job.ID)
 		}
-		if job = next.(admin.Job); job.Ended.IsZero() && job.Done+job.Skipped > 0 {
+		if job = next.(jobs.Job); job.Ended.IsZero() && job.Done+job.Skipped > 0 {
 			fmt.Fprintln(a.stderr, progress(job))
 		}
 	}
@@ -103,12 +103,12 @@ func follow(ctx context.Context, a *app, at seat, actor string, result any) (any
 }
 
 // progress is a job in a line.
-func progress(job admin.Job) string {
+func progress(job jobs.Job) string {
 	text := fmt.Sprintf("%s of %s", printed.Number(job.Done), printed.Number(job.Total))
 	if job.Skipped > 0 {
 		text += fmt.Sprintf(", %s skipped", printed.Number(job.Skipped))
 	}
-	if job.State == admin.JobRunning && job.PerSecond > 0 {
+	if job.State == jobs.Running && job.PerSecond > 0 {
 		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond,
 			printed.Span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
 	}
@@ -116,17 +116,17 @@ func progress(job admin.Job) string {
 }
 
 // past says what a verb has done.
-var past = map[admin.BulkVerb]string{admin.BulkRequeue: "requeued", admin.BulkDiscard: "discarded", admin.BulkAcknowledge: "acknowledged",
-	admin.BulkRestore: "restored", admin.BulkReplay: "replayed"}
+var past = map[jobs.BulkVerb]string{jobs.BulkRequeue: "requeued", jobs.BulkDiscard: "discarded", jobs.BulkAcknowledge: "acknowledged",
+	jobs.BulkRestore: "restored", jobs.BulkReplay: "replayed"}
 
-func writeOutcome(a *app, job admin.Job) error {
+func writeOutcome(a *app, job jobs.Job) error {
 	text := fmt.Sprintf("%s %s", past[job.Verb], printed.Many(job.Done, "message", "messages"))
 	switch {
-	case job.State == admin.JobUndone:
+	case job.State == jobs.Undone:
 		text = fmt.Sprintf("job %d was undone", job.ID)
 	case job.Ended.IsZero() && job.ID > 0:
 		text = fmt.Sprintf("job %d is %s: %s", job.ID, job.State, progress(job))
-	case job.State == admin.JobStopped:
+	case job.State == jobs.Stopped:
 		text += fmt.Sprintf("; the rest, %s, was stopped", printed.Number(job.Left))
 	}
 	if job.Skipped > 0 {
@@ -139,7 +139,7 @@ func writeOutcome(a *app, job admin.Job) error {
 	return err
 }
 
-func listJobs(a *app, p *verbs.JobsList, jobs []admin.Job) error {
+func listJobs(a *app, p *verbs.JobsList, jobs []jobs.Job) error {
 	if len(jobs) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
@@ -159,7 +159,7 @@ func listJobs(a *app, p *verbs.JobsList, jobs []admin.Job) error {
 	return nil
 }
 
-func showJob(a *app, _ *verbs.JobShow, d admin.JobDetail) error {
+func showJob(a *app, _ *verbs.JobShow, d jobs.JobDetail) error {
 	t := newTable(a.stdout, "job", fmt.Sprint(d.ID))
 	t.row("verb", d.Verb)
 	t.row("state", d.State)
@@ -187,8 +187,8 @@ func showJob(a *app, _ *verbs.JobShow, d admin.JobDetail) error {
 
 // actOnJob is the view of a verb that acts on a job.
 func actOnJob() view {
-	return asks(shows(func(a *app, _ *verbs.JobAct, job admin.Job) error { return writeJob(a, job) }), nil,
-		func(*verbs.JobAct, admin.Job) (string, bool) { return "", true })
+	return asks(shows(func(a *app, _ *verbs.JobAct, job jobs.Job) error { return writeJob(a, job) }), nil,
+		func(*verbs.JobAct, jobs.Job) (string, bool) { return "", true })
 }
 
 func undoJob() view {
@@ -198,11 +198,11 @@ func undoJob() view {
 }
 
 func runJob() view {
-	return asks(shows(func(a *app, _ *verbs.JobRun, job admin.Job) error { return writeJob(a, job) }), nil,
-		func(*verbs.JobRun, admin.Job) (string, bool) { return "", true })
+	return asks(shows(func(a *app, _ *verbs.JobRun, job jobs.Job) error { return writeJob(a, job) }), nil,
+		func(*verbs.JobRun, jobs.Job) (string, bool) { return "", true })
 }
 
-func writeJob(a *app, job admin.Job) error {
+func writeJob(a *app, job jobs.Job) error {
 	text := fmt.Sprintf("job %d is %s: %s", job.ID, job.State, progress(job))
 	if job.Note != "" {
 		text += ": " + job.Note

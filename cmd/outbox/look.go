@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func listHolds(a *app, p *verbs.Holds, list []admin.HeldLane) error {
+func listHolds(a *app, p *verbs.Holds, list []find.HeldLane) error {
 	if len(list) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
@@ -53,15 +55,15 @@ func listAudit(a *app, p *verbs.Audit, list []admin.AuditEntry) error {
 	return nil
 }
 
-func listRelays(a *app, _ *struct{}, list []admin.Relay) error {
+func listRelays(a *app, _ *struct{}, list []health.Relay) error {
 	if len(list) == 0 {
 		fmt.Fprintln(a.stderr, "none: no relay has ever run on this database")
 		return nil
 	}
-	return writeRelays(a.stdout, &admin.Report{At: time.Now(), Relays: list})
+	return writeRelays(a.stdout, &health.Report{At: time.Now(), Relays: list})
 }
 
-func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
+func groupLetters(a *app, _ *verbs.Filter, g find.DeadGroups) error {
 	if len(g.Groups) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
@@ -81,7 +83,7 @@ func groupLetters(a *app, _ *verbs.Filter, g admin.DeadGroups) error {
 	return nil
 }
 
-func listRetention(a *app, _ *struct{}, list []admin.RetainedSegment) error {
+func listRetention(a *app, _ *struct{}, list []health.RetainedSegment) error {
 	t := newTable(a.stdout, "SEGMENT", "SIZE", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
 	for _, s := range list {
 		oldest := "–"

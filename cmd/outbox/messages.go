@@ -5,12 +5,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func listMessages(a *app, _ *verbs.MessagesFind, found admin.FoundMessages) error {
+func listMessages(a *app, _ *verbs.MessagesFind, found find.FoundMessages) error {
 	if len(found.Messages) > 0 {
 		t := newTable(a.stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
 		now := time.Now()
@@ -31,7 +31,7 @@ func listMessages(a *app, _ *verbs.MessagesFind, found admin.FoundMessages) erro
 	return nil
 }
 
-func showMessage(a *app, p *verbs.MessagesShow, lives []admin.MessageLife) error {
+func showMessage(a *app, p *verbs.MessagesShow, lives []find.MessageLife) error {
 	for i, l := range lives {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
@@ -95,7 +95,7 @@ func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, er
 		return nil, err
 	}
 	if path, _ := a.configPath(); path != "" {
-		loaded, err := a.load(config.Input{Unopened: true}, nil)
+		loaded, err := a.load(load.Input{Unopened: true}, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/mapping"
@@ -28,7 +29,7 @@ so (create_stream, create_topics).`,
   outbox migrate sources --apply`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(config.Input{Unopened: true}, nil)
+			loaded, err := a.load(load.Input{Unopened: true}, nil)
 			if err != nil {
 				return err
 			}

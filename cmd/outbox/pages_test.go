@@ -24,6 +24,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/pages"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -187,8 +189,8 @@ func TestEveryConfigurationOnThePagesIsValid(t *testing.T) {
 			if !strings.Contains(b.Text, "databases:") {
 				environ = append(environ, "OUTBOX_DATABASE_URL=postgres://localhost/x")
 			}
-			_, err := config.Load(config.Input{File: file, Environ: environ})
-			var faults config.Faults
+			_, err := load.Config(load.Input{File: file, Environ: environ})
+			var faults findings.Faults
 			if err != nil && !errors.As(err, &faults) {
 				t.Fatal(err)
 			}

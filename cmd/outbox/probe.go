@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 )
 
 func (a *app) probeCommand() *cobra.Command {
@@ -34,7 +35,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
   outbox probe --live --config /etc/outbox/outbox.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(config.Input{Unopened: true}, sets)
+			loaded, err := a.load(load.Input{Unopened: true}, sets)
 			if err != nil {
 				return err
 			}

@@ -3,13 +3,13 @@ package main
 import (
 	"fmt"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func rebased() view {
-	return asks(shows(func(a *app, _ *verbs.Rebase, done []admin.Rebased) error {
+	return asks(shows(func(a *app, _ *verbs.Rebase, done []destinations.Rebased) error {
 		if len(done) == 0 {
 			fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
 		}
@@ -17,7 +17,7 @@ func rebased() view {
 			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", clean(d.Destination), printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
-	}), nil, func(p *verbs.Rebase, _ []admin.Rebased) (string, bool) {
+	}), nil, func(p *verbs.Rebase, _ []destinations.Rebased) (string, bool) {
 		return "Are all writers and relays stopped? Rebase destination " + clean(p.Destination) + "?", true
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 )
 
@@ -46,7 +47,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			if name != "" {
 				sets = append(sets, "name="+name)
 			}
-			loaded, err := a.load(config.Input{}, sets)
+			loaded, err := a.load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
@@ -74,7 +75,7 @@ func (a *app) limitMemory(cfg config.Config) {
 		return
 	}
 	limit := int64(25 << 20)
-	for _, d := range destinations(cfg) {
+	for _, d := range configured(cfg) {
 		group := 2*int64(d.Delivery.MaxInFlightBytes) + 1<<10*int64(d.Delivery.MaxInFlight)
 		if kafka := d.Broker.Kafka; kafka != nil && kafka.ExactlyOnce {
 			group += 10 << 20 // it takes turns with four producers, which keep their buffers
@@ -84,8 +85,8 @@ func (a *app) limitMemory(cfg config.Config) {
 	debug.SetMemoryLimit(limit)
 }
 
-// destinations are those of all databases.
-func destinations(cfg config.Config) (all []config.Destination) {
+// configured are those of all databases.
+func configured(cfg config.Config) (all []config.Destination) {
 	for _, one := range cfg.All() {
 		all = append(all, one.Destinations...)
 	}
@@ -105,7 +106,7 @@ func (a *app) relay(ctx context.Context, cfg config.Config, sets []string) error
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	reloading.Go(func() { a.reloads(ctx, hangups, d, sets) })
-	if slices.ContainsFunc(destinations(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
+	if slices.ContainsFunc(configured(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
 		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 	}
 	return d.Run(ctx)
@@ -174,7 +175,7 @@ func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.D
 }
 
 func (a *app) reload(d *daemon.Daemon, sets []string) error {
-	loaded, err := a.load(config.Input{}, sets)
+	loaded, err := a.load(load.Input{}, sets)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -408,7 +408,7 @@ func TestWhatARelayMayNotSendIsADeadLetterThatCanBeRequeued(t *testing.T) {
 	d.outbox("dead", "group").want(exitOK, group, topic, "refused")
 	d.outbox("dead", "requeue", "--group", group, "--yes", "--now").want(exitOK, "requeued 10 messages")
 	until(t, "they have died again", func() bool { return d.int(`SELECT count(*) FROM outbox.dead_letters WHERE deaths = 2`) == 10 })
-	var groups admin.DeadGroups
+	var groups find.DeadGroups
 	if err := json.Unmarshal([]byte(d.outbox("dead", "group", "-o", "json").want(exitOK).stdout), &groups); err != nil ||
 		groups.Groups[0].Again != 10 {
 		t.Errorf("%+v, %v", groups, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -65,7 +65,7 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, stric
 // named is the report of one of several databases.
 type named struct {
 	Name string `json:"name"`
-	*admin.Report
+	*health.Report
 }
 
 // reports are what the databases answered, in their order. Where there is only one, that it can't be asked is an error,
@@ -80,7 +80,7 @@ func (a *app) reports(answers []answer) ([]named, error) {
 			list = append(list, named{from.name, a.unknown(from.err)})
 			continue
 		}
-		r := from.result.(*admin.Report)
+		r := from.result.(*health.Report)
 		r.OnDatabase(from.name)
 		list = append(list, named{from.name, r})
 	}
@@ -90,7 +90,7 @@ func (a *app) reports(answers []answer) ([]named, error) {
 // worstFirst orders reports by their verdicts.
 func worstFirst(reports []named) []named {
 	return slices.SortedStableFunc(slices.Values(reports), func(a, b named) int {
-		return admin.Compare(b.Verdict.State, a.Verdict.State)
+		return health.Compare(b.Verdict.State, a.Verdict.State)
 	})
 }
 
@@ -146,7 +146,7 @@ func (a *app) printStatus(out format, watch bool, reports []named) error {
 	return err
 }
 
-func writeReport(w io.Writer, r *admin.Report, colours bool) error {
+func writeReport(w io.Writer, r *health.Report, colours bool) error {
 	word := r.Verdict.State.Word()
 	verdict := strings.ToUpper(word)
 	if colours {
@@ -162,10 +162,10 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 
 	sections := []struct {
 		some  bool
-		write func(io.Writer, *admin.Report) error
+		write func(io.Writer, *health.Report) error
 	}{
 		{len(r.Destinations) > 0, writeDestinations},
-		{slices.ContainsFunc(r.Destinations, func(d admin.Destination) bool { return d.Slot != nil }), writeSlots},
+		{slices.ContainsFunc(r.Destinations, func(d health.Destination) bool { return d.Slot != nil }), writeSlots},
 		{len(r.Relays) > 0, writeRelays},
 		{len(r.Segments) > 0, writeSegments},
 		{len(r.Open) > 0, writeOpen},
@@ -183,17 +183,17 @@ func writeReport(w io.Writer, r *admin.Report, colours bool) error {
 	return nil
 }
 
-func colourOf(s admin.State) string {
+func colourOf(s health.State) string {
 	switch s.Tone() {
-	case admin.Calm:
+	case health.Calm:
 		return "\x1b[1;32m"
-	case admin.Attention:
+	case health.Attention:
 		return "\x1b[1;33m"
 	}
 	return "\x1b[1;31m"
 }
 
-func writeDestinations(w io.Writer, r *admin.Report) error {
+func writeDestinations(w io.Writer, r *health.Report) error {
 	t := newTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
 	for _, d := range r.Destinations {
 		for i, g := range d.Groups {
@@ -233,7 +233,7 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 		}
 	}
 	for _, f := range r.Verdict.Causes()[1:] { // one line for one cause
-		say(admin.Verdict{Finding: f, At: r.At}.String(), f.Cause)
+		say(health.Verdict{Finding: f, At: r.At}.String(), f.Cause)
 	}
 	for _, d := range r.Destinations {
 		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
@@ -251,7 +251,7 @@ func writeDestinations(w io.Writer, r *admin.Report) error {
 	return nil
 }
 
-func writeRelays(w io.Writer, r *admin.Report) error {
+func writeRelays(w io.Writer, r *health.Report) error {
 	t := newTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME", "DELIVERS TO")
 	for _, relay := range r.Relays {
 		live := "yes"
@@ -264,7 +264,7 @@ func writeRelays(w io.Writer, r *admin.Report) error {
 	return t.flush()
 }
 
-func writeSegments(w io.Writer, r *admin.Report) error {
+func writeSegments(w io.Writer, r *health.Report) error {
 	t := newTable(w, "SEGMENT", "SIZE", "NEEDED BY")
 	var empty int
 	for _, s := range r.Segments {
@@ -280,7 +280,7 @@ func writeSegments(w io.Writer, r *admin.Report) error {
 	return t.flush()
 }
 
-func writeOpen(w io.Writer, r *admin.Report) error {
+func writeOpen(w io.Writer, r *health.Report) error {
 	t := newTable(w, "OPEN TRANSACTION", "AGE", "USER", "APPLICATION", "STATE", "QUERY")
 	for _, o := range r.Open {
 		id := fmt.Sprintf("pid %d", o.PID)
@@ -293,7 +293,7 @@ func writeOpen(w io.Writer, r *admin.Report) error {
 }
 
 // writeUnselected names what no destination selects, and what to do about it.
-func writeUnselected(w io.Writer, r *admin.Report) error {
+func writeUnselected(w io.Writer, r *health.Report) error {
 	t := newTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
 	for _, u := range r.Unselected {
 		t.row(u.Topic, printed.Number(u.Messages), ago(r.At, u.Last)+" ago", short(u.EventType, 40), u.Relay)
@@ -306,7 +306,7 @@ func writeUnselected(w io.Writer, r *admin.Report) error {
 }
 
 // writeSlots shows how destinations read the write-ahead log.
-func writeSlots(w io.Writer, r *admin.Report) error {
+func writeSlots(w io.Writer, r *health.Report) error {
 	t := newTable(w, "DESTINATION", "READ BY", "SLOT", "POSITION", "WAL", "KEPT", "LOST")
 	for _, d := range r.Destinations {
 		s := d.Slot

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
+func listDeadRows(a *app, p *verbs.TablesDead, rows []jobs.DeadRow) error {
 	if len(rows) == 0 {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
@@ -41,13 +41,13 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []admin.DeadRow) error {
 
 // actOnRows is the view of a verb that acts on dead letters of a table. Both texts have a place for their number.
 func actOnRows[P any](ask, done string) view {
-	return asks(shows(func(a *app, _ *P, out admin.RowOutcome) error {
+	return asks(shows(func(a *app, _ *P, out jobs.RowOutcome) error {
 		_, err := fmt.Fprintf(a.stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
 		return err
-	}), func(a *app, _ *P, found admin.RowOutcome) error {
+	}), func(a *app, _ *P, found jobs.RowOutcome) error {
 		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), clean(found.Table))
 		return err
-	}, func(_ *P, found admin.RowOutcome) (string, bool) {
+	}, func(_ *P, found jobs.RowOutcome) (string, bool) {
 		return fmt.Sprintf(ask, printed.Many(found.Rows, "message", "messages")), found.Rows > 0
 	})
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/admin/verify"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	var cfg admin.VerifyConfig
+	var cfg verify.Config
 	var out format
 	var allowEmpty bool
 	var targetURL, since, until string
@@ -83,7 +83,7 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 	return cmd
 }
 
-func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConfig) (*admin.Verification, error) {
+func (a *app) verify(ctx context.Context, targetURL string, cfg verify.Config) (*verify.Verification, error) {
 	source, err := a.operate(ctx)
 	if err != nil {
 		return nil, err
@@ -103,11 +103,11 @@ func (a *app) verify(ctx context.Context, targetURL string, cfg admin.VerifyConf
 		return nil, err
 	}
 	defer connect.Close(target)
-	return admin.Verify(ctx, source, target, cfg)
+	return verify.Run(ctx, source, target, cfg)
 }
 
 // whyEmpty tells why nothing could be compared, and what to do.
-func whyEmpty(v *admin.Verification) string {
+func whyEmpty(v *verify.Verification) string {
 	if v.Oldest == nil {
 		return "the outbox is empty. What every destination has delivered is removed by retention within minutes: " +
 			"verify while messages are written, " +
@@ -119,7 +119,7 @@ func whyEmpty(v *admin.Verification) string {
 		" has been removed. Say --allow-empty if there may be none"
 }
 
-func writeVerification(w io.Writer, v *admin.Verification) error {
+func writeVerification(w io.Writer, v *verify.Verification) error {
 	reach := "the outbox is empty"
 	if v.Oldest != nil {
 		reach = "the outbox reaches back to " + v.Oldest.Local().Format(time.DateTime)
@@ -133,7 +133,7 @@ func writeVerification(w io.Writer, v *admin.Verification) error {
 		return err
 	}
 	t := newTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
-	row := func(fault string, m admin.VerifiedMessage, detail string) {
+	row := func(fault string, m verify.Message, detail string) {
 		t.row(fault, m.MessageID, m.Position, m.Topic, short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
 	}
 	for _, m := range v.Missing.List {
@@ -143,7 +143,7 @@ func writeVerification(w io.Writer, v *admin.Verification) error {
 		row("doubled", m, fmt.Sprintf("was applied %d times", m.Times))
 	}
 	for _, m := range v.Inverted.List {
-		row("inverted", m.VerifiedMessage, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
+		row("inverted", m.Message, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
 	}
 	for _, g := range v.Gaps.List {
 		t.row("gap", "", "", g.Topic, short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",

@@ -52,7 +52,7 @@ func RefuseSequence(ctx context.Context, db Querier, destination string) error {
 	var ordered bool
 	var last, greatest int64
 	name := schema.MessagesOf(destination) + "_id_seq"
-	err := db.QueryRow(ctx, schema.Reading(schema.MessagesOf(destination), sequenceSQL), destination).Scan(&ordered, &last, &greatest)
+	err := db.QueryRow(ctx, schema.ReadingOf(destination, sequenceSQL), destination).Scan(&ordered, &last, &greatest)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at the sequence %s: %w", name, err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 )
 
@@ -88,7 +88,7 @@ func (w *world) command(args ...string) []byte {
 // reported are the numbers of a report.
 func reported(t *testing.T, text []byte) map[string]numbers {
 	t.Helper()
-	var report admin.Report
+	var report health.Report
 	if err := json.Unmarshal(text, &report); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -138,7 +138,7 @@ func (w *world) measured() map[string]numbers {
 func (b *browser) shown() map[string]numbers {
 	b.t.Helper()
 	words := map[string]string{}
-	for _, s := range admin.States() {
+	for _, s := range health.States() {
 		words[s.Word()] = string(s)
 	}
 	var rows [][]string

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 )
 
@@ -69,12 +69,12 @@ func TestEachPageAnswers(t *testing.T) {
 	measure := func(when string) {
 		await.Until(t, "the backlog is delivered", func() bool {
 			time.Sleep(time.Second) // the relays have the cores meanwhile
-			var report admin.Report
+			var report health.Report
 			if err := json.Unmarshal(w.get("/api/v1/status"), &report); err != nil {
 				t.Fatal(err)
 			}
-			return !slices.ContainsFunc(report.Destinations, func(d admin.Destination) bool {
-				catchesUp := d.Verdict.State.OK() || d.Verdict.State == admin.StateLagging || d.Name == "orders-kafka"
+			return !slices.ContainsFunc(report.Destinations, func(d health.Destination) bool {
+				catchesUp := d.Verdict.State.OK() || d.Verdict.State == health.StateLagging || d.Name == "orders-kafka"
 				return catchesUp && d.Pending.N > 1000
 			})
 		})

@@ -20,7 +20,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/rig"
@@ -90,18 +90,18 @@ func (n *night) command(args ...string) (stdout, stderr string, code int) {
 }
 
 // says is the verdict of "outbox status"; without a state if that fails.
-func (n *night) says() admin.Verdict {
+func (n *night) says() health.Verdict {
 	n.t.Helper()
 	out, _, _ := n.command("status", "-o", "json")
-	var report admin.Report
+	var report health.Report
 	_ = json.Unmarshal([]byte(out), &report) // of a command that failed nothing is there
 	return report.Verdict
 }
 
 // voices asks everything else that tells of the state, and returns what disagrees, or that status does; "" for nothing.
-func (n *night) voices(status admin.Verdict, state admin.State, cause, remedy *regexp.Regexp, relay bool) string {
+func (n *night) voices(status health.Verdict, state health.State, cause, remedy *regexp.Regexp, relay bool) string {
 	n.t.Helper()
-	fits := func(who string, v admin.Verdict) string {
+	fits := func(who string, v health.Verdict) string {
 		if v.State != state || !cause.MatchString(v.Sentence()) || !remedy.MatchString(v.Remedy()) {
 			return fmt.Sprintf("%s: %q", who, v)
 		}
@@ -111,7 +111,7 @@ func (n *night) voices(status admin.Verdict, state admin.State, cause, remedy *r
 		return odd
 	}
 	out, _, code := n.command("check", "-o", "json")
-	var checked admin.Checked
+	var checked health.Checked
 	if err := json.Unmarshal([]byte(out), &checked); err != nil || code != int(state.Result()) {
 		return fmt.Sprintf("check: code %d, %q, %v", code, out, err)
 	}
@@ -121,14 +121,14 @@ func (n *night) voices(status admin.Verdict, state admin.State, cause, remedy *r
 	if !relay {
 		return ""
 	}
-	var report admin.Report
+	var report health.Report
 	if err := json.Unmarshal([]byte(n.get("/api/v1/status")), &report); err != nil {
 		return "API: " + err.Error()
 	}
 	if odd := fits("API", report.Verdict); odd != "" {
 		return odd
 	}
-	var verdict admin.Verdict
+	var verdict health.Verdict
 	if err := json.Unmarshal([]byte(n.get("/healthz/destinations")), &verdict); err != nil {
 		return "/healthz/destinations: " + err.Error()
 	}
@@ -164,7 +164,7 @@ func get(listen, path string) (string, error) {
 
 // agree waits until status, check and, if the relay runs, its API, health and metrics agree on state, cause and remedy.
 // What the remedy's groups match is returned, with the whole first.
-func (n *night) agree(state admin.State, cause, remedy string, relay bool) []string {
+func (n *night) agree(state health.State, cause, remedy string, relay bool) []string {
 	n.t.Helper()
 	wantCause, wantRemedy := regexp.MustCompile(cause), regexp.MustCompile(remedy)
 	odd := "nothing was asked"
@@ -173,7 +173,7 @@ func (n *night) agree(state admin.State, cause, remedy string, relay bool) []str
 			n.t.Logf("at last: %s", odd)
 		}
 	}()
-	var v admin.Verdict
+	var v health.Verdict
 	n.eventually(fmt.Sprintf("all say %s", state), func() bool {
 		v = n.says()
 		odd = n.voices(v, state, wantCause, wantRemedy, relay)
@@ -224,7 +224,7 @@ func (n *night) other(sql string) {
 func TestOnCallTheBrokerIsDead(t *testing.T) {
 	n := newNight(t, nil, "", nil)
 	n.fall(func() { n.must(n.broker.server.Kill9()) })
-	n.agree(admin.StateStalled, `the broker does not answer: .+`, `check the broker`, true)
+	n.agree(health.StateStalled, `the broker does not answer: .+`, `check the broker`, true)
 	n.must(n.broker.server.Restart(t.Context()))
 	n.well()
 }
@@ -232,7 +232,7 @@ func TestOnCallTheBrokerIsDead(t *testing.T) {
 func TestOnCallATopicIsMissing(t *testing.T) {
 	n := newNight(t, nil, "", nil)
 	n.fall(func() { n.must(n.nats.Forbid(t.Context())) })
-	n.agree(admin.StateFailing, `no stream .*events`, `what waits is delivered by itself`, true)
+	n.agree(health.StateFailing, `no stream .*events`, `what waits is delivered by itself`, true)
 	n.must(n.nats.Permit(t.Context()))
 	n.well()
 }
@@ -249,10 +249,10 @@ func TestOnCallEveryMessageIsPoison(t *testing.T) {
 	}
 	n.fall(func() { limit(20) })
 	const requeue = `(outbox dead requeue --destination events.*)$`
-	n.agree(admin.StateDead, `\d+ new dead letters; last error: .+`, requeue, true)
+	n.agree(health.StateDead, `\d+ new dead letters; last error: .+`, requeue, true)
 	limit(1 << 20)
 	n.flowing()
-	n.run(n.agree(admin.StateDead, `\d+ new dead letters; last error: .+`, requeue, false)[1], "--yes")
+	n.run(n.agree(health.StateDead, `\d+ new dead letters; last error: .+`, requeue, false)[1], "--yes")
 	n.well()
 }
 
@@ -261,7 +261,7 @@ func TestOnCallATransactionHasLockedTheTables(t *testing.T) {
 		t.Run(locks, func(t *testing.T) {
 			n := newNight(t, nil, "", nil)
 			n.fall(func() { n.other(locks) })
-			end := n.agree(admin.StateBroken, `application psql, idle in transaction, open for .*`+regexp.QuoteMeta(locks)+`\) has locked`,
+			end := n.agree(health.StateBroken, `application psql, idle in transaction, open for .*`+regexp.QuoteMeta(locks)+`\) has locked`,
 				`undoes what it did: (SELECT pg_terminate_backend\(\d+\))$`, true)
 			n.sql(end[1])
 			n.well()
@@ -277,7 +277,7 @@ func TestOnCallTheSlotIsLost(t *testing.T) {
 		n.eventually("the server has seen its reader go", func() bool { return n.count("FROM pg_replication_slots WHERE NOT active") == 1 })
 		n.sql("SELECT pg_drop_replication_slot('night')")
 	})
-	n.agree(admin.StateNoRelay, `, also broken`, `outbox relay$`, false)
+	n.agree(health.StateNoRelay, `, also broken`, `outbox relay$`, false)
 	n.start("relay-1", n.config)
 	n.well()
 	n.eventually("the log is read again", func() bool {
@@ -288,7 +288,7 @@ func TestOnCallTheSlotIsLost(t *testing.T) {
 func TestOnCallAPauseIsForgotten(t *testing.T) {
 	n := newNight(t, nil, "", nil)
 	n.fall(func() { n.run("outbox pause events --reason migration --yes") })
-	command := n.agree(admin.StatePaused, `paused by .* until it is ended \(migration\)`, `(outbox resume events)$`, true)
+	command := n.agree(health.StatePaused, `paused by .* until it is ended \(migration\)`, `(outbox resume events)$`, true)
 	n.run(command[1], "--yes")
 	n.well()
 }
@@ -305,7 +305,7 @@ func TestOnCallARightIsRevoked(t *testing.T) {
 				n.address = u.String()
 			})
 			n.fall(func() { n.sql("REVOKE " + right + " FROM carrier") })
-			command := n.agree(admin.StateBroken, "the role carrier of relay-1 lacks "+strings.Replace(right, " ON ", " on ", 1),
+			command := n.agree(health.StateBroken, "the role carrier of relay-1 lacks "+strings.Replace(right, " ON ", " on ", 1),
 				`(outbox migrate grants --apply --relay carrier)$`, true)
 			n.run(command[1])
 			n.well()
@@ -342,7 +342,7 @@ func TestOnCallTheDiskIsFull(t *testing.T) {
 		_ = os.WriteFile(filler, make([]byte, 64<<20), 0o600) // until nothing fits any more
 		n.must(n.nats.Forbid(t.Context()))                    // what can't be sent is to be set aside
 	})
-	n.agree(admin.StateBroken, `No space left on device|53100`, `make room on the database's disk`, true)
+	n.agree(health.StateBroken, `No space left on device|53100`, `make room on the database's disk`, true)
 	n.must(os.Remove(filler))
 	n.must(n.nats.Permit(t.Context()))
 	n.well()
@@ -379,7 +379,7 @@ func TestOnCallAPoolerIsInTheWay(t *testing.T) {
 		!strings.Contains(log, "the address of PostgreSQL itself") {
 		t.Errorf("the relay ends with:\n%s", log)
 	}
-	n.agree(admin.StateNoRelay, `relay-1 ended`, `outbox relay$`, false)
+	n.agree(health.StateNoRelay, `relay-1 ended`, `outbox relay$`, false)
 	n.config = config
 	n.start("relay-1", config)
 	n.well()
@@ -388,7 +388,7 @@ func TestOnCallAPoolerIsInTheWay(t *testing.T) {
 func TestOnCallAnIndexIsMissing(t *testing.T) {
 	n := newNight(t, nil, "", nil)
 	n.fall(func() { n.sql("DROP INDEX outbox.messages_xid_id") })
-	sql := n.agree(admin.StateAtRisk, `an index of the outbox is missing`, `run: (CREATE INDEX .*); writers wait`, true)
+	sql := n.agree(health.StateAtRisk, `an index of the outbox is missing`, `run: (CREATE INDEX .*); writers wait`, true)
 	n.sql(sql[1])
 	n.well()
 }
@@ -461,7 +461,7 @@ func TestOnCallAClockIsAnHourOff(t *testing.T) {
 	}
 	n := newNight(t, servers.OwnPostgres(t, servers.PostgresConfig{Preload: library}), "", nil)
 	n.fall(func() { set("-3600") })
-	n.agree(admin.StateAtRisk, `the clock of relay-1 on host .* is (1h0m\d+s|59m59s) ahead of the database's`, `(timedatectl set-ntp true)$`, true)
+	n.agree(health.StateAtRisk, `the clock of relay-1 on host .* is (1h0m\d+s|59m59s) ahead of the database's`, `(timedatectl set-ntp true)$`, true)
 	set("0") // what a time service does
 	n.well()
 }

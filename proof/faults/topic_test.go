@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
@@ -42,17 +42,17 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 		w.must(err)
 		w.flowing()
 	}
-	verdict := func() admin.Verdict {
+	verdict := func() health.Verdict {
 		conn, err := w.load.Pool().Acquire(t.Context())
 		w.must(err)
 		defer conn.Release()
-		report, err := admin.Status(t.Context(), conn.Conn())
+		report, err := health.Status(t.Context(), conn.Conn())
 		w.must(err)
 		return report.Verdict
 	}
 	w.eventually("the verdict names the topic", func() bool {
 		v := verdict()
-		return v.State == admin.StateFailing && strings.Contains(v.Cause, `topic "later" doesn't exist; create it`)
+		return v.State == health.StateFailing && strings.Contains(v.Cause, `topic "later" doesn't exist; create it`)
 	})
 	w.eventually("the messages are held", func() bool { return w.count("FROM outbox.holds WHERE topic = 'later'") == messages })
 	w.must(rig.Pause(t.Context(), missing))

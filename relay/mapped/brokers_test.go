@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -44,7 +46,7 @@ func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(
 			}
 			delivered := func(broker *relaytest.Memory, n int) {
 				t.Helper()
-				db.seen("a delivery", func(*admin.Report, *admin.Destination) bool { return len(broker.Messages()) == n })
+				db.seen("a delivery", func(*health.Report, *health.Destination) bool { return len(broker.Messages()) == n })
 			}
 			insert := func() { db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`) }
 			own, other := relaytest.NewMemory(), relaytest.NewMemory()
@@ -57,13 +59,13 @@ func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(
 			stop = begin("two", other)
 			defer stop()
 			insert()
-			db.seen("the refusal", func(r *admin.Report, d *admin.Destination) bool {
-				return d.Verdict.State == admin.StateBroken && d.Broker != nil && slices.Equal(d.Broker.Refused, []string{"cluster b"})
+			db.seen("the refusal", func(r *health.Report, d *health.Destination) bool {
+				return d.Verdict.State == health.StateBroken && d.Broker != nil && slices.Equal(d.Broker.Refused, []string{"cluster b"})
 			})
 			if calls, _ := other.Calls(); calls > 0 {
 				t.Errorf("another broker than the destination's got %d calls", calls)
 			}
-			if _, err := admin.MoveDestination(t.Context(), db.Connect(), "shop", admin.Action{Actor: "anna"}); err != nil {
+			if _, err := destinations.Move(t.Context(), db.Connect(), "shop", admin.Action{Actor: "anna"}); err != nil {
 				t.Fatal(err)
 			}
 			delivered(other, 1)

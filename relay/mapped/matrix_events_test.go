@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -267,8 +267,8 @@ func lockedForAWhile(c *cell) {
 func renamedForAWhile(c *cell) {
 	c.change(fmt.Sprintf("ALTER TABLE %s RENAME %q TO away", c.table.name, c.table.m.Payload))
 	c.release()
-	c.verdict("a column was renamed", func(v admin.Verdict) bool {
-		return v.State == admin.StateBroken && strings.Contains(v.Cause, fmt.Sprintf("no column %q", c.table.m.Payload))
+	c.verdict("a column was renamed", func(v health.Verdict) bool {
+		return v.State == health.StateBroken && strings.Contains(v.Cause, fmt.Sprintf("no column %q", c.table.m.Payload))
 	})
 	c.change(fmt.Sprintf("ALTER TABLE %s RENAME away TO %q", c.table.name, c.table.m.Payload))
 }

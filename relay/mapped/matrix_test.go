@@ -19,7 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -253,13 +254,13 @@ func (c *cell) run(room *matrixRoom) {
 		c.insert(fmt.Sprint("k", n%2+1), "")
 	}
 	c.awaitAll()
-	c.verdict("all is delivered", func(v admin.Verdict) bool { return v.State == admin.StateIdle })
+	c.verdict("all is delivered", func(v health.Verdict) bool { return v.State == health.StateIdle })
 	c.insert("dead", "").dead = "never"
 	if c.event.odd != "" {
 		c.insertOdd()
 	}
 	c.awaitDead()
-	c.verdict("there is a dead letter", func(v admin.Verdict) bool { return v.State == admin.StateDead })
+	c.verdict("there is a dead letter", func(v health.Verdict) bool { return v.State == health.StateDead })
 	if err := c.stop(); err != nil {
 		c.Errorf("the relay ended: %v", err)
 	}
@@ -333,7 +334,7 @@ func (c *cell) begin() {
 		}
 	}
 	c.runRelay()
-	idle := func(v admin.Verdict) bool { return v.State == admin.StateIdle }
+	idle := func(v health.Verdict) bool { return v.State == health.StateIdle }
 	switch c.start {
 	case "empty":
 		c.verdict("the table is empty", idle)
@@ -345,9 +346,9 @@ func (c *cell) begin() {
 	case "backlog":
 		c.wait("some came", func() bool { return len(c.broker.Messages()) > 5 })
 	case "later":
-		c.verdict("rows wait for their time", func(v admin.Verdict) bool { return v.State.OK() })
+		c.verdict("rows wait for their time", func(v health.Verdict) bool { return v.State.OK() })
 	case "blocked":
-		c.verdict("the broker refuses", func(v admin.Verdict) bool { return v.State == admin.StateFailing })
+		c.verdict("the broker refuses", func(v health.Verdict) bool { return v.State == health.StateFailing })
 	}
 }
 
@@ -445,9 +446,9 @@ func (c *cell) wait(what string, until func() bool) {
 	}
 }
 
-func (c *cell) status() admin.Verdict {
+func (c *cell) status() health.Verdict {
 	c.Helper()
-	r, err := admin.Status(c.Context(), c.conn)
+	r, err := health.Status(c.Context(), c.conn)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -455,9 +456,9 @@ func (c *cell) status() admin.Verdict {
 }
 
 // verdict waits until what `outbox status` concludes is so.
-func (c *cell) verdict(when string, so func(v admin.Verdict) bool) {
+func (c *cell) verdict(when string, so func(v health.Verdict) bool) {
 	c.Helper()
-	var v admin.Verdict
+	var v health.Verdict
 	await.UntilElse(c, func() bool {
 		v = c.status()
 		return so(v)
@@ -495,13 +496,13 @@ func (c *cell) awaitDead() {
 	c.Helper()
 	rows := c.rows
 	await.Until(c, "dead letters", func() bool {
-		list, err := admin.DeadRows(c.Context(), c.conn, admin.RowSelection{Destination: "shop"}, 0)
+		list, err := jobs.DeadRows(c.Context(), c.conn, jobs.RowSelection{Destination: "shop"}, 0)
 		if err != nil {
 			c.Fatal(err)
 		}
 		found := 0
 		for _, r := range rows {
-			if r.dead != "" && slices.ContainsFunc(list, func(d admin.DeadRow) bool {
+			if r.dead != "" && slices.ContainsFunc(list, func(d jobs.DeadRow) bool {
 				return d.ID == r.id && strings.Contains(d.Error, r.dead)
 			}) {
 				found++

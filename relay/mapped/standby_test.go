@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -33,8 +33,8 @@ func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 			open := func(cfg Config) (relay.Source, error) { return strategies()[name](db.Config(), cfg) }
 			begin("one", open)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
-			idle := func(_ *admin.Report, d *admin.Destination) bool {
-				return d.Verdict.State == admin.StateIdle && len(d.Groups) == 1 && d.Groups[0].Owner == "one"
+			idle := func(_ *health.Report, d *health.Destination) bool {
+				return d.Verdict.State == health.StateIdle && len(d.Groups) == 1 && d.Groups[0].Owner == "one"
 			}
 			db.seen("the first delivers", idle)
 			begin("two", open)
@@ -42,7 +42,7 @@ func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 			db.Exec(`INSERT INTO outbox.tables (destination, shard_group, owner, shard_groups, session, strategy, mapping, state, state_since, last_error, lag_objective)
 				SELECT destination, shard_group, 'two', shard_groups, replace(session, 'one', 'two'), strategy, mapping, 'broken', now(), 'lost', lag_objective FROM outbox.tables`)
 			db.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay two%'`)
-			db.seen("the second waits", func(r *admin.Report, d *admin.Destination) bool {
+			db.seen("the second waits", func(r *health.Report, d *health.Destination) bool {
 				return idle(r, d) && db.Value(`SELECT state FROM outbox.tables WHERE owner = 'two'`) == "waiting"
 			})
 		})

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -21,13 +23,13 @@ import (
 )
 
 // seen waits until what status says of the one destination is so.
-func (db database) seen(what string, so func(r *admin.Report, d *admin.Destination) bool) {
+func (db database) seen(what string, so func(r *health.Report, d *health.Destination) bool) {
 	db.T.Helper()
 	conn := db.Connect()
-	var r *admin.Report
+	var r *health.Report
 	await.UntilElse(db.T, func() bool {
 		var err error
-		if r, err = admin.Status(db.T.Context(), conn); err != nil {
+		if r, err = health.Status(db.T.Context(), conn); err != nil {
 			db.T.Fatal(err)
 		}
 		return len(r.Destinations) == 1 && r.Destinations[0].Name == "shop" && so(r, &r.Destinations[0])
@@ -61,9 +63,9 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			state := func(state admin.State, text string) {
+			state := func(state health.State, text string) {
 				t.Helper()
-				db.seen(fmt.Sprint(state, " ", text), func(r *admin.Report, d *admin.Destination) bool {
+				db.seen(fmt.Sprint(state, " ", text), func(r *health.Report, d *health.Destination) bool {
 					return r.Verdict.State == state && strings.Contains(r.Verdict.Cause, text) && d.LagObjective == time.Hour
 				})
 			}
@@ -73,41 +75,41 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			soon := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
 			ctx, stop := testdb.Run(t, source, broker, relay.Config{Outage: soon})
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1')`)
-			db.seen("one dead letter", func(_ *admin.Report, d *admin.Destination) bool {
+			db.seen("one dead letter", func(_ *health.Report, d *health.Destination) bool {
 				return d.Dead.Messages.N == 1 && d.Table.Name == "events" && (len(d.Table.Untold) == 0) == marks
 			})
-			state(admin.StateDead, "1 new dead letter; last error: too large")
+			state(health.StateDead, "1 new dead letter; last error: too large")
 			conn, anna := db.Connect(), admin.Action{Actor: "anna"}
 			acknowledge := func() {
 				t.Helper()
-				if out, err := admin.AcknowledgeRows(t.Context(), conn, "shop", 1, anna); err != nil || out.Rows != 1 {
+				if out, err := jobs.AcknowledgeRows(t.Context(), conn, "shop", 1, anna); err != nil || out.Rows != 1 {
 					t.Fatalf("%+v, %v", out, err)
 				}
 			}
 			acknowledge()
-			state(admin.StateIdle, "")
-			list, err := admin.DeadRows(t.Context(), conn, admin.RowSelection{Destination: "shop"}, 0)
+			state(health.StateIdle, "")
+			list, err := jobs.DeadRows(t.Context(), conn, jobs.RowSelection{Destination: "shop"}, 0)
 			if err != nil || len(list) != 1 || list[0].Error != "too large" || len(list[0].MessageID) != 36 || list[0].Attempts != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
 			// It fails once more, which is new, and is delivered then.
 			requeue := func(ids ...string) {
 				t.Helper()
-				s := admin.RowSelection{Destination: "shop", IDs: ids, Max: 1}
-				if out, err := admin.RequeueRows(t.Context(), conn, s, anna); err != nil || out.Rows != 1 {
+				s := jobs.RowSelection{Destination: "shop", IDs: ids, Max: 1}
+				if out, err := jobs.RequeueRows(t.Context(), conn, s, anna); err != nil || out.Rows != 1 {
 					t.Fatalf("%+v, %v", out, err)
 				}
 			}
 			requeue(list[0].ID)
-			state(admin.StateDead, "1 new dead letter; last error: too large")
+			state(health.StateDead, "1 new dead letter; last error: too large")
 			acknowledge()
 			requeue()
-			db.seen("none is dead", func(_ *admin.Report, d *admin.Destination) bool { return d.Dead.Messages.N == 0 })
+			db.seen("none is dead", func(_ *health.Report, d *health.Destination) bool { return d.Dead.Messages.N == 0 })
 			// The requeued row may be one that xmin doesn't read before other transactions of the server have ended.
 			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) > 0 }); err != nil {
 				t.Fatal(err)
 			}
-			state(admin.StateIdle, "")
+			state(health.StateIdle, "")
 			if m := broker.Messages(); len(m) != 1 || m[0].Key != "bad" || m[0].ID.String() != list[0].MessageID {
 				t.Fatalf("delivered %+v", m)
 			}
@@ -117,16 +119,16 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			broker.Kill()
 			db.Exec(`INSERT INTO events (topic, key, payload, created_at)
 				VALUES ('t', 'a', '1', now() - interval '1 minute'), ('t', 'b', '1', now())`)
-			state(admin.StateStalled, "does not answer")
+			state(health.StateStalled, "does not answer")
 			if marks {
-				db.seen("two pending", func(r *admin.Report, d *admin.Destination) bool {
+				db.seen("two pending", func(r *health.Report, d *health.Destination) bool {
 					return d.Pending.N+d.Held.Messages.N == 2 && r.At.Sub(d.Oldest).Round(time.Minute) == time.Minute
 				})
 			}
 			broker.Restart()
-			state(admin.StateIdle, "")
+			state(health.StateIdle, "")
 			stop()
-			state(admin.StateNoRelay, "one ended")
+			state(health.StateNoRelay, "one ended")
 		})
 	}
 }
@@ -145,13 +147,13 @@ func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	often := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
 	_, stop := testdb.Run(t, source, broker, relay.Config{MaxAttempts: 1000, Backoff: often})
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1')`)
-	db.seen("failing", func(r *admin.Report, d *admin.Destination) bool {
-		return r.Verdict.State == admin.StateFailing && d.Held.LastError == "come back later"
+	db.seen("failing", func(r *health.Report, d *health.Destination) bool {
+		return r.Verdict.State == health.StateFailing && d.Held.LastError == "come back later"
 	})
 	stop()
 	// What can't be counted is named, and spoils nothing else.
 	db.Exec(`ALTER TABLE events RENAME COLUMN created_at TO made_at`)
-	db.seen("what is untold", func(_ *admin.Report, d *admin.Destination) bool {
+	db.seen("what is untold", func(_ *health.Report, d *health.Destination) bool {
 		return len(d.Table.Untold) == 1 && strings.Contains(d.Table.Untold[0], "created_at") && len(d.Groups) == 1
 	})
 }
@@ -174,29 +176,29 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 			defer stop()
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'bad', '1'), ('t', 'bad', '2'), ('t', 'good', '1')`)
 			conn := db.Connect()
-			requeue := func() (admin.RowOutcome, error) {
-				blocked := admin.RowSelection{Destination: "shop", Blocked: true}
-				return admin.RequeueRows(t.Context(), conn, blocked, admin.Action{Actor: "anna"})
+			requeue := func() (jobs.RowOutcome, error) {
+				blocked := jobs.RowSelection{Destination: "shop", Blocked: true}
+				return jobs.RequeueRows(t.Context(), conn, blocked, admin.Action{Actor: "anna"})
 			}
 			if name == "skiplocked" {
-				db.seen("a relay", func(*admin.Report, *admin.Destination) bool { return true })
+				db.seen("a relay", func(*health.Report, *health.Destination) bool { return true })
 				if _, err := requeue(); !errors.Is(err, admin.ErrNotFound) || !strings.Contains(err.Error(), "the relay alone knows") {
 					t.Errorf("got %v", err)
 				}
 				return
 			}
-			db.seen("blocked", func(r *admin.Report, d *admin.Destination) bool {
-				return r.Verdict.State == admin.StateBlocked && d.Held.Blocked == 1 &&
+			db.seen("blocked", func(r *health.Report, d *health.Destination) bool {
+				return r.Verdict.State == health.StateBlocked && d.Held.Blocked == 1 &&
 					r.Verdict.Next == "outbox tables requeue --blocked --destination shop"
 			})
-			list, err := admin.DeadRows(t.Context(), conn, admin.RowSelection{Destination: "shop", Blocked: true}, 0)
+			list, err := jobs.DeadRows(t.Context(), conn, jobs.RowSelection{Destination: "shop", Blocked: true}, 0)
 			if err != nil || len(list) != 1 || list[0].Error != "too large" { // the one behind it is free when it is
 				t.Fatalf("%+v, %v", list, err)
 			}
 			if out, err := requeue(); err != nil || out.Rows != 1 {
 				t.Fatalf("%+v, %v", out, err)
 			}
-			db.seen("all is delivered", func(r *admin.Report, _ *admin.Destination) bool {
+			db.seen("all is delivered", func(r *health.Report, _ *health.Destination) bool {
 				return r.Verdict.State.OK() && len(broker.Messages()) == 3
 			})
 		})
@@ -213,15 +215,15 @@ func TestStatusKnowsTheSlotOfATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
-	db.seen("the slot", func(_ *admin.Report, d *admin.Destination) bool {
+	db.seen("the slot", func(_ *health.Report, d *health.Destination) bool {
 		return d.Slot != nil && d.Slot.Name == log.Slot && d.Slot.Status == "reserved" && d.Slot.Position != ""
 	})
 	stop()
 	db.DropSlots()
 	db.Exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, log.Slot)
-	db.seen("the loss", func(r *admin.Report, d *admin.Destination) bool {
-		return slices.ContainsFunc(d.Verdict.Causes(), func(f admin.Finding) bool {
-			return f.State == admin.StateBroken && strings.Contains(f.Cause, log.Slot+" is not there") &&
+	db.seen("the loss", func(r *health.Report, d *health.Destination) bool {
+		return slices.ContainsFunc(d.Verdict.Causes(), func(f health.Finding) bool {
+			return f.State == health.StateBroken && strings.Contains(f.Cause, log.Slot+" is not there") &&
 				f.Next == "outbox migrate sources --apply" && !strings.Contains(f.Advice, "makes another")
 		})
 	})

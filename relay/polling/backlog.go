@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -109,14 +110,14 @@ func (b *backlog) done() bool {
 //
 // A page covers a range of ids. Ids are unique, so the page reads no more rows than that, however many chunks share the
 // range. Where ids are sparse (rolled back, or of other shard groups), the range is widened.
-func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
+func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*messages.Page, error) {
 	for !b.done() {
 		pg, err := b.answer(life, r, limit, maxBytes)
-		if err == nil && len(pg.deliveries) > 0 {
+		if err == nil && len(pg.Deliveries) > 0 {
 			return pg, nil
 		}
 		if pg != nil {
-			r.pool.put(pg)
+			r.pool.Put(pg)
 		}
 		if err != nil {
 			return nil, err
@@ -127,7 +128,7 @@ func (b *backlog) read(life context.Context, r *reader, limit, maxBytes int) (*p
 
 // answer returns the next page, which may be empty, and requests those after it. If it returns an error with a page,
 // the caller only puts the page back.
-func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (*page, error) {
+func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (*messages.Page, error) {
 	if b.pages == nil {
 		b.pages = r.pages(life)
 		if err := b.ask(limit); err != nil {
@@ -146,16 +147,16 @@ func (b *backlog) answer(life context.Context, r *reader, limit, maxBytes int) (
 	switch {
 	case !cut:
 		b.after, b.byID = q.through, false
-		b.widen(q, len(pg.deliveries))
+		b.widen(q, len(pg.Deliveries))
 	case q.byID:
-		first, last := pg.deliveries[0].Position, pg.deliveries[len(pg.deliveries)-1].Position
+		first, last := pg.Deliveries[0].Position, pg.Deliveries[len(pg.Deliveries)-1].Position
 		b.after, b.byID = last, false
 		// An id that is far from the others has made the step wide, so these rows say how close the others are.
 		b.step = min(b.step/2, int64(min(uint64(last)-uint64(first), maxStep)))
 	default:
 		// Any of its rows may be missing, so the page is requested again.
-		r.pool.put(pg)
-		pg, b.byID = r.pool.get(), true
+		r.pool.Put(pg)
+		pg, b.byID = r.pool.Get(), true
 		b.after = q.after
 	}
 	if cut {

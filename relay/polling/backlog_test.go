@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 )
 
 // Transactions are smaller and larger than chunks, end where chunks end, and share ranges of ids.
@@ -39,7 +40,7 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for group, groups := range []int{1, 4} {
-		r := acquire(t, db.source(fmt.Sprint("d", groups), SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader
+		r := testdb.Acquire(t, db.source(fmt.Sprint("d", groups), SnapshotConfig{Group: group, Groups: groups})).(*snapshotSession).reader
 		rows, _ := db.Connect().Query(t.Context(), `SELECT id FROM outbox.messages WHERE shard BETWEEN $1::text::int AND $2::text::int ORDER BY id`,
 			string(r.firstShard), string(r.lastShard))
 		want, err := pgx.CollectRows(rows, pgx.RowTo[int64])
@@ -50,12 +51,12 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 			var got []int64
 			b, err := newBacklog(t.Context(), r, &prev, &next, 0)
 			for err == nil && !b.done() {
-				var pg *page
+				var pg *messages.Page
 				if pg, err = b.read(t.Context(), r, 5, 1<<20); pg != nil {
-					for i := range pg.deliveries {
-						got = append(got, pg.deliveries[i].Position)
+					for i := range pg.Deliveries {
+						got = append(got, pg.Deliveries[i].Position)
 					}
-					r.pool.put(pg)
+					r.pool.Put(pg)
 				}
 			}
 			if err != nil || !slices.Equal(got, want) {
@@ -73,7 +74,7 @@ func TestAFarIDCostsABacklogFewPages(t *testing.T) {
 	for range 3 {
 		db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', 'x' FROM generate_series(1, 100)`)
 	}
-	r := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
+	r := testdb.Acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
 	r.cut.chunk = 50
 	prev, err := cursors.Parse("1:1:")
 	if err != nil {
@@ -87,10 +88,10 @@ func TestAFarIDCostsABacklogFewPages(t *testing.T) {
 	rows, answers := 0, 0
 	b, err := newBacklog(t.Context(), r, &prev, &next, math.MinInt64)
 	for ; err == nil && !b.done(); answers++ {
-		var pg *page
+		var pg *messages.Page
 		if pg, err = b.answer(t.Context(), r, limit, 1<<20); pg != nil {
-			rows += len(pg.deliveries)
-			r.pool.put(pg)
+			rows += len(pg.Deliveries)
+			r.pool.Put(pg)
 		}
 	}
 	if want := 301; err != nil || rows != want || answers > want/limit+doublings {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -21,7 +22,7 @@ func BenchmarkBacklog(b *testing.B) {
 	db.Exec(`VACUUM ANALYZE outbox.messages`)
 	for b.Loop() {
 		db.Exec(`DELETE FROM outbox.cursors`)
-		s := acquire(b, db.source("bench", SnapshotConfig{}))
+		s := testdb.Acquire(b, db.source("bench", SnapshotConfig{}))
 		start := time.Now()
 		n := 0
 		for n < rows {
@@ -46,7 +47,7 @@ func BenchmarkBacklog(b *testing.B) {
 // BenchmarkEmptyPoll is what an idle relay does.
 func BenchmarkEmptyPoll(b *testing.B) {
 	db := newDatabase(b)
-	s := acquire(b, db.source("bench", SnapshotConfig{})).(*snapshotSession)
+	s := testdb.Acquire(b, db.source("bench", SnapshotConfig{})).(*snapshotSession)
 	base := s.cursor.base
 	b.ReportAllocs()
 	for b.Loop() {
@@ -62,7 +63,7 @@ func BenchmarkEmptyPoll(b *testing.B) {
 func BenchmarkSmallWindow(b *testing.B) {
 	db := newDatabase(b)
 	writer := db.Connect()
-	s := acquire(b, db.source("bench", SnapshotConfig{PollBusy: time.Microsecond}))
+	s := testdb.Acquire(b, db.source("bench", SnapshotConfig{PollBusy: time.Microsecond}))
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()

@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -18,17 +21,17 @@ func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testi
 	insert := func() { db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'k', '1')") }
 	idle := func() {
 		t.Helper()
-		db.verdict(admin.StateIdle, "")
+		db.verdict(health.StateIdle, "")
 	}
 	// A broker that doesn't know which one it is delivers, and nothing is recorded.
 	old, other := relaytest.NewMemory(), relaytest.NewMemory()
 	end := db.embed(db.source("orders", SnapshotConfig{}), old, relay.Config{})
 	insert()
 	idle()
-	db.seen("no broker", func(d *admin.Destination) bool { return d.Broker == nil })
+	db.seen("no broker", func(d *health.Destination) bool { return d.Broker == nil })
 	// From a destination that has delivered before, it is recorded as soon as it is known.
 	old.Identify("cluster a", "host a:1")
-	db.seen("broker a", func(d *admin.Destination) bool {
+	db.seen("broker a", func(d *health.Destination) bool {
 		return d.Broker != nil && slices.Equal(d.Broker.Identity, []string{"cluster a", "host a:1"})
 	})
 	if err := end(); err != nil {
@@ -38,7 +41,7 @@ func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testi
 	other.Identify("cluster b")
 	endOther := db.embed(db.source("orders", SnapshotConfig{}), other, relay.Config{})
 	insert()
-	db.verdict(admin.StateBroken, "it has cluster b, and the destination is delivered to cluster a = host a:1")
+	db.verdict(health.StateBroken, "it has cluster b, and the destination is delivered to cluster a = host a:1")
 	// The destination's own relay isn't kept from its lease, and tells that all is well.
 	end = db.embed(db.source("orders", SnapshotConfig{}), old, relay.Config{})
 	idle()
@@ -46,11 +49,11 @@ func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testi
 		t.Error(err)
 	}
 	insert()
-	db.verdict(admin.StateBroken, "has another broker")
+	db.verdict(health.StateBroken, "has another broker")
 	if calls, _ := other.Calls(); calls > 0 {
 		t.Errorf("another broker than the destination's got %d calls", calls)
 	}
-	if out, err := admin.MoveDestination(t.Context(), db.Connect(), "orders", admin.Action{Actor: "anna"}); err != nil ||
+	if out, err := destinations.Move(t.Context(), db.Connect(), "orders", admin.Action{Actor: "anna"}); err != nil ||
 		!slices.Equal(out.To, []string{"cluster b"}) {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -67,7 +70,7 @@ func TestARelayWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(t *testi
 func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	one := acquire(t, db.source("orders", SnapshotConfig{}))
+	one := testdb.Acquire(t, db.source("orders", SnapshotConfig{}))
 	if err := one.Recognize(t.Context(), []string{"a"}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +78,7 @@ func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := db.source("orders", SnapshotConfig{Groups: 2})
-	changing := acquire(t, two)
+	changing := testdb.Acquire(t, two)
 	if err := changing.Recognize(t.Context(), []string{"b"}); err == nil {
 		t.Error("while the number changes, another broker is taken")
 	}
@@ -83,7 +86,7 @@ func TestAnotherNumberOfShardGroupsKeepsTheBroker(t *testing.T) {
 		t.Fatal("the number of groups has not changed")
 	}
 	_ = changing.Close(t.Context()) // its leases are gone
-	if err := acquire(t, two).Recognize(t.Context(), []string{"b"}); err == nil {
+	if err := testdb.Acquire(t, two).Recognize(t.Context(), []string{"b"}); err == nil {
 		t.Error("with another number of groups, another broker is taken")
 	}
 }

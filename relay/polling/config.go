@@ -8,15 +8,17 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/registration"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // SnapshotConfig tunes a [Snapshot]. The zero value means the stated defaults.
 type SnapshotConfig struct {
-	// Registration is the relay that this source belongs to; see [Register]. After a restart under the same name, its
-	// sources take their leases back at once. nil: the source has a random name and isn't listed among the running
-	// relays, and after a crash its successor waits until the lease expires.
-	Registration *Registration
+	// Registration is the relay that this source belongs to; see [registration.Register]. After a restart under the
+	// same name, its sources take their leases back at once. nil: the source has a random name and isn't listed among
+	// the running relays, and after a crash its successor waits until the lease expires.
+	Registration *registration.Registration
 
 	// Groups is the number of shard groups of the destination, 1 to 64, and Group is the one that this source reads,
 	// from 0. Default: group 0 of 1. All sources of a destination must agree on Groups. How to change it: see
@@ -57,11 +59,7 @@ type SnapshotConfig struct {
 	Logger *slog.Logger
 }
 
-const (
-	defaultLease        = 3 * time.Second
-	minLease            = 100 * time.Millisecond
-	defaultLagObjective = 30 * time.Second
-)
+const defaultLagObjective = 30 * time.Second
 
 // Defaults returns the SnapshotConfig that the zero value stands for.
 func Defaults() SnapshotConfig {
@@ -93,7 +91,7 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 func (c *SnapshotConfig) complete(faults *settings.Faults) {
 	settings.Within(faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
 	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)
-	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
+	settings.AtLeast(faults, "Lease", &c.Lease, lease.Default, lease.Min)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
 	settings.Default(&c.LagObjective, defaultLagObjective)

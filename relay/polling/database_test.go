@@ -1,17 +1,13 @@
 package polling
 
 import (
-	"context"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
-	"github.com/pgoutbox/outbox/relay"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -60,47 +56,4 @@ func (db database) source(destination string, cfg SnapshotConfig) *Snapshot {
 		db.T.Fatal(err)
 	}
 	return s
-}
-
-func acquire(t testing.TB, s relay.Source) relay.Session {
-	t.Helper()
-	ctx := await.Context(t)
-	session, err := s.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := false
-	t.Cleanup(func() {
-		if !closed {
-			closed = true
-			_ = session.Close(context.Background())
-		}
-	})
-	return session
-}
-
-// next waits for the next messages.
-func next(t testing.TB, s relay.Session, max int) []relay.Delivery {
-	t.Helper()
-	ctx := await.Context(t)
-	b, err := s.Next(ctx, max)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Deliveries
-}
-
-func payloads(ds []relay.Delivery) string {
-	var all []string
-	for _, d := range ds {
-		all = append(all, string(d.Payload))
-	}
-	return strings.Join(all, " ")
-}
-
-func settle(t testing.TB, s relay.Session, through *relay.Delivery) {
-	t.Helper()
-	if err := s.Settle(t.Context(), relay.Settlement{Through: through, Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
 }

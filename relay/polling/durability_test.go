@@ -24,7 +24,7 @@ func TestWhatIsHandedOutSurvivesTheServersDeathEvenOfAsynchronousCommits(t *test
 	db := database{testdb.DB{T: t, URL: pg.URL("postgres")}}
 	db.Install()
 	for round := range 3 {
-		s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
+		s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond}))
 		conn, err := pgx.Connect(t.Context(), db.URL)
 		if err != nil {
 			t.Fatal(err)

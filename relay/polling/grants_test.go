@@ -10,7 +10,10 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -31,14 +34,14 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		}
 	})
 	owner.Exec(schema.Grants("", role, ""))
-	past := owner.past()
+	past := owner.PastSegment()
 	for _, payload := range []string{"a", "b", "c"} {
-		owner.write(payload, past)
+		owner.WriteTo(past, payload)
 	}
 
 	cfg := owner.Config()
 	cfg.User = role
-	registration, err := Register(t.Context(), cfg, "least", RegistrationConfig{Lease: time.Minute})
+	registration, err := registration.Register(t.Context(), cfg, "least", registration.Config{Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +53,10 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		}
 		return s
 	}
-	s := acquire(t, source(1))
-	ds := next(t, s, 10)
-	if payloads(ds) != "a b c" {
-		t.Fatalf("got %q", payloads(ds))
+	s := testdb.Acquire(t, source(1))
+	ds := testdb.Next(t, s, 10)
+	if testdb.Payloads(ds) != "a b c" {
+		t.Fatalf("got %q", testdb.Payloads(ds))
 	}
 	err = s.Settle(t.Context(), relay.Settlement{
 		Through: &ds[2], Delivered: 1,
@@ -70,26 +73,21 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	retention, err := NewRetention(cfg, RetentionConfig{})
+	retention, err := retention.New(cfg, retention.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := connect(t.Context(), cfg, "retention")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dial.HangUp(conn)
-	if report, err := retention.pass(t.Context(), conn); err != nil || len(report.Emptied) != 1 {
+	if report, err := retention.Once(t.Context()); err != nil || len(report.Emptied) != 1 {
 		t.Errorf("retention: %+v, %v", report, err)
 	}
 
-	s = acquire(t, source(2))
+	s = testdb.Acquire(t, source(2))
 	if _, err := s.Next(t.Context(), 1); !errors.Is(err, relay.ErrLeaseLost) {
 		t.Errorf("the number of groups was not changed: %v", err)
 	}
 	_ = s.Close(t.Context())
 	running := source(2)
-	_ = acquire(t, running).Close(t.Context())
+	_ = testdb.Acquire(t, running).Close(t.Context())
 	owner.Exec("REVOKE SELECT ON outbox.messages FROM " + role)
 	for when, s := range map[string]relay.Source{"a right was revoked": running, "at the start": source(2)} {
 		if _, err := s.Acquire(t.Context()); !errors.Is(err, schema.ErrForbidden) || !outbox.IsPermanent(err) {
@@ -97,5 +95,5 @@ func TestARelayNeedsNoMoreThanItsGrants(t *testing.T) {
 		}
 	}
 	owner.Exec(schema.Grants("", role, ""))
-	acquire(t, running)
+	testdb.Acquire(t, running)
 }

@@ -32,7 +32,7 @@ func TestAStandbyWhoseConnectionDiedTakesOverAllTheSame(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	db := newDatabase(t)
-	owner := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute})) // so that it has it until it gives it back
+	owner := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute})) // so that it has it until it gives it back
 
 	var bad testdb.Line
 	standing := make(signal, 1)
@@ -78,11 +78,11 @@ func TestARelayThatFreezesWhileItSettlesKeepsNobodyFromTakingOver(t *testing.T) 
 	t.Parallel()
 	servers.Long(t)
 	db := newDatabase(t)
-	frozen := acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
-	link := frozen.lease.link
-	link.mu.Lock() // nothing else is written, as by a process that is frozen
-	defer link.mu.Unlock()
-	if _, err := link.conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
+	frozen := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second})).(*snapshotSession)
+	link := frozen.lease.Link
+	link.Lock() // nothing else is written, as by a process that is frozen
+	defer link.Unlock()
+	if _, err := link.Conn.Exec(t.Context(), "BEGIN; UPDATE outbox.cursors SET delivered = delivered",
 		pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -40,12 +42,6 @@ func (db database) asRelay() *pgx.ConnConfig {
 }
 
 // fill commits messages into a segment that isn't written to now.
-func (db database) fill(messages int) {
-	db.T.Helper()
-	db.Exec(fmt.Sprintf(`INSERT INTO outbox.messages (topic, payload, segment)
-		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) %% 8 FROM generate_series(1, %d)`, messages))
-}
-
 // A script that hardens a database may enable row-level security on every table.
 func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 	t.Parallel()
@@ -75,23 +71,18 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 				}
 				return s
 			}
-			look := func() (RetentionReport, error) {
-				r, err := NewRetention(cfg, RetentionConfig{})
+			look := func() (retention.Report, error) {
+				r, err := retention.New(cfg, retention.Config{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn, err := connect(t.Context(), cfg, "retention")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer dial.HangUp(conn)
-				return r.pass(t.Context(), conn)
+				return r.Once(t.Context())
 			}
 			// A relay is working when it happens.
-			working := acquire(t, source())
+			working := testdb.Acquire(t, source())
 			const messages = 100
 			each("ALTER TABLE %s ENABLE ROW LEVEL SECURITY")
-			db.fill(messages)
+			db.FillPast(messages)
 			var err error
 			for err == nil && !strings.HasPrefix(name, "a segment") && !strings.Contains(name, "holds") && !strings.Contains(name, "dead") {
 				_, err = working.Next(t.Context(), 10)
@@ -110,7 +101,7 @@ func TestRowLevelSecurityIsAnErrorAndNothingIsLost(t *testing.T) {
 			}
 
 			each("ALTER TABLE %s DISABLE ROW LEVEL SECURITY")
-			s := acquire(t, source())
+			s := testdb.Acquire(t, source())
 			got := 0
 			for got < messages {
 				batch, err := s.Next(t.Context(), messages)
@@ -138,85 +129,13 @@ func TestForcedRowLevelSecurityIsAnErrorForTheOwnerToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = acquire(t, s).Close(t.Context())
+	_ = testdb.Acquire(t, s).Close(t.Context())
 	db.Exec("ALTER TABLE outbox.messages FORCE ROW LEVEL SECURITY")
 	if _, err := s.Acquire(t.Context()); !errors.Is(err, schema.ErrHidden) {
 		t.Errorf("%v, want ErrHidden", err)
 	}
 	db.Exec("ALTER ROLE " + cfg.User + " BYPASSRLS")
-	_ = acquire(t, s).Close(t.Context())
-}
-
-// However rows are hidden: what the server has counted and nobody sees stays.
-func TestASegmentWhoseRowsAreOutOfSightIsKept(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	// Autovacuum would see the deleted rows, and make the count right.
-	db.Exec(`DO $$ DECLARE segment regclass; BEGIN
-		FOR segment IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'outbox.messages'::regclass LOOP
-			EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', segment);
-		END LOOP; END $$`)
-	db.fill(5000)
-	// A session reports what it has inserted some time after its commit, and adds it to what ANALYZE has counted.
-	db.Await(`SELECT sum(n_live_tup) = 5000 FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname LIKE 'messages%'`)
-	// Rows that go uncounted are to the server's count as rows that are hidden.
-	conn := db.Connect()
-	if _, err := conn.Exec(t.Context(), "DROP PUBLICATION everything; SET track_counts = off; DELETE FROM outbox.messages"); err != nil {
-		t.Fatal(err)
-	}
-	s := acquire(t, db.source("d", SnapshotConfig{}))
-	_ = s.Close(t.Context()) // its cursor has nothing before it
-	report := db.look()
-	if len(report.Emptied) != 0 || len(report.Kept) != 1 || !report.Kept[0].Hidden ||
-		!strings.Contains(report.Kept[0].Reason, "has counted ") || !strings.Contains(report.Kept[0].Reason, "run: ANALYZE ") {
-		t.Errorf("%+v, want the segment kept with the count", report)
-	}
-	db.Exec("ANALYZE outbox.messages")
-	await.Until(t, "the segment emptied once the count is right", func() bool { return len(db.look().Emptied) == 1 })
-}
-
-func TestASegmentOfRolledBackMessagesIsEmptied(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	tx := db.begin(1)[0]
-	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.messages (topic, payload, segment)
-		SELECT 't', 'x', (date_part('epoch', now())::bigint / 600 + 4) % 8 FROM generate_series(1, 5000)`); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
-	if report := db.look(); len(report.Emptied) != 1 {
-		t.Errorf("%+v", report)
-	}
-}
-
-func TestToLookForHiddenRowsReadsAFewBlocks(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.fill(20_000)
-	conn, err := connect(t.Context(), db.Config(), "retention")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dial.HangUp(conn)
-	var table string
-	if err := conn.QueryRow(t.Context(), segmentsSQL, schema.SegmentSeconds, schema.SegmentCount).Scan(&table); err != nil {
-		t.Fatal(err)
-	}
-	sql := strings.ReplaceAll(fmt.Sprintf(sightSQL, table), "$1", "'"+table+"'")
-	rows, err := conn.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off, SUMMARY off) "+sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := strings.Join(plan, "\n"); !strings.Contains(text, "Tid Range Scan") || strings.Contains(text, "Seq Scan") {
-		t.Errorf("the whole segment is read:\n%s", text)
-	}
+	_ = testdb.Acquire(t, s).Close(t.Context())
 }
 
 // A detached segment is out of sight, whatever is in it: the cursor must not pass it.
@@ -244,7 +163,7 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 
 	// While it runs, with messages that it has not read.
 	running := db.source("d", SnapshotConfig{Lease: 5 * time.Second})
-	s := acquire(t, running)
+	s := testdb.Acquire(t, running)
 	conn := db.Connect()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
@@ -269,14 +188,14 @@ func TestADetachedSegmentIsNoticedAndLosesNothing(t *testing.T) {
 	}
 
 	db.Exec(attach)
-	s = acquire(t, running)
+	s = testdb.Acquire(t, running)
 	// For a moment only: what was read meanwhile is read again.
 	db.Exec(detach)
 	db.Exec(attach)
 	if got, err := end(s); !errors.Is(err, relay.ErrLeaseLost) || got > 0 {
 		t.Errorf("a session of which a segment was away for a moment: %d messages settled, %v; want ErrLeaseLost", got, err)
 	}
-	s = acquire(t, db.source("d", SnapshotConfig{}))
+	s = testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	got := 0
 	for got < 11 {
 		batch, err := s.Next(t.Context(), 100)
@@ -316,9 +235,9 @@ func TestAPartitionThatIsNoSegmentIsRefused(t *testing.T) {
 func TestALeaseOfTheFutureIsNoLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
 	db.Exec("UPDATE outbox.cursors SET owner = 'dead', lease = '3s', lease_until = clock_timestamp() + interval '1 hour'")
-	_ = acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
+	_ = testdb.Acquire(t, db.source("d", SnapshotConfig{})).Close(t.Context())
 
 	// One that is long is long.
 	db.Exec("UPDATE outbox.cursors SET owner = 'alive', lease = '1 hour', lease_until = clock_timestamp() + interval '1 hour'")

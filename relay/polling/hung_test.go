@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
@@ -46,7 +46,7 @@ func TestARelayThatEndsWhileItsBrokerHangsLeavesItsLeaseToExpire(t *testing.T) {
 
 	end = db.embed(db.source("orders", SnapshotConfig{}), relaytest.NewMemory(), relay.Config{})
 	db.Exec("UPDATE outbox.cursors SET lease_until = clock_timestamp()")
-	db.verdict(admin.StateIdle, "")
+	db.verdict(health.StateIdle, "")
 	if err := end(); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -15,12 +16,12 @@ func TestHoldsAndDeadLettersOfTheSameIdAreDifferentMessages(t *testing.T) {
 	refused := errText("no")
 	all := make(map[string][]relay.Delivery)
 	for _, destination := range []string{"held", "dead"} {
-		s := acquire(t, db.source(destination, SnapshotConfig{}))
+		s := testdb.Acquire(t, db.source(destination, SnapshotConfig{}))
 		for n := range 2 {
 			db.Exec(`SELECT setval('outbox.messages_id_seq', 1, false)`)
 			db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', $1::text::bytea)`, destination+string(rune('1'+n)))
 			for {
-				ds := next(t, s, 10)
+				ds := testdb.Next(t, s, 10)
 				d := &ds[len(ds)-1]
 				mine := string(d.Payload) == destination+string(rune('1'+n))
 				outcome := relay.Settlement{Through: d}
@@ -84,9 +85,9 @@ func TestHoldsAndDeadLettersOfTheSameIdAreDifferentMessages(t *testing.T) {
 func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', string_agg(md5(i::text), ''), 'x' FROM generate_series(1, 400) i`)
-	d := &next(t, s, 10)[0]
+	d := &testdb.Next(t, s, 10)[0]
 	if err := s.Settle(t.Context(), relay.Settlement{Through: d, Hold: []relay.Hold{{Delivery: d, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,18 +111,18 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 func TestAHoldBehindOneThatIsJustDiscardedIsDue(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: time.Minute}))
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', 'k', 'x' FROM generate_series(1, 2)`)
-	db.HoldBehindADiscarded(t, s, next(t, s, 2))
+	db.HoldBehindADiscarded(t, s, testdb.Next(t, s, 2))
 }
 
 // A message that was edited is sent as it is now. If it dies again, its original is there still.
 func TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'written')`)
-	d := &next(t, s, 10)[0]
+	d := &testdb.Next(t, s, 10)[0]
 	if err := s.Settle(t.Context(), relay.Settlement{Through: d, Hold: []relay.Hold{{Delivery: d, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // pooled returns the database by way of a PgBouncer of its own.
@@ -34,13 +36,13 @@ func TestAPoolerOfTransactionsIsRefusedBeforeAnythingIsSet(t *testing.T) {
 		const everything = `SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'application_name'`
 		before := one(t, application, everything)
 
-		retention, err := NewRetention(pool.Config(), RetentionConfig{})
+		retention, err := retention.New(pool.Config(), retention.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, acquireErr := pool.source("d", SnapshotConfig{}).Acquire(t.Context())
-		_, registerErr := Register(t.Context(), pool.Config(), "one", RegistrationConfig{})
-		_, retentionErr := connect(t.Context(), retention.conn, "retention")
+		_, registerErr := registration.Register(t.Context(), pool.Config(), "one", registration.Config{})
+		_, retentionErr := retention.Once(t.Context())
 		for what, err := range map[string]error{"acquire": acquireErr, "register": registerErr, "retention": retentionErr} {
 			if !errors.Is(err, dial.ErrTransactionPooler) || !outbox.IsPermanent(err) {
 				t.Errorf("%s, %v: %v, want ErrTransactionPooler for good", what, settings, err)
@@ -72,7 +74,7 @@ func TestAPoolerOfSessionsIsAsGoodAsNone(t *testing.T) {
 	db := newDatabase(t)
 	pool := db.pooled(map[string]string{"pool_mode": "session"})
 	db.Exec("SELECT outbox.publish('t', 'x'::bytea)")
-	batch, err := acquire(t, pool.source("d", SnapshotConfig{})).Next(t.Context(), 10)
+	batch, err := testdb.Acquire(t, pool.source("d", SnapshotConfig{})).Next(t.Context(), 10)
 	if err != nil || len(batch.Deliveries) != 1 {
 		t.Errorf("%d messages, %v", len(batch.Deliveries), err)
 	}

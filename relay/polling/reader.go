@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -24,8 +25,8 @@ import (
 type reader struct {
 	conn    *pgx.Conn
 	rest    *rest
-	decoder decoder
-	pool    *pagePool
+	decoder messages.Decoder
+	pool    *messages.Pool
 
 	destination string
 
@@ -62,7 +63,7 @@ const keepSQL = `SELECT set_config('outbox.next', pg_current_snapshot()::text, t
 // page. The first column reports whether everything that the snapshot sees is on disk.
 const pollSQL = `
 SELECT (SELECT pg_current_wal_flush_lsn() >= current_setting('outbox.logged')::pg_lsn AND ` + noStandby + `), w.* FROM (
-	SELECT m.xid, ` + messageColumns + `
+	SELECT m.xid, ` + messages.Columns + `
 	FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
 	CROSS JOIN LATERAL (
 		SELECT * FROM outbox.messages m
@@ -87,7 +88,7 @@ const flushSQL = `SELECT pg_current_wal_flush_lsn() >= $1::pg_lsn AND ` + noStan
 // so within one transaction the scan starts at $5 and ends at $6: a range that is one large transaction costs only what
 // is read of it. The shard is part of the index, so rows of other shard groups are not read.
 const pageSQL = `
-SELECT m.xid, ` + messageColumns + `
+SELECT m.xid, ` + messages.Columns + `
 FROM unnest($1::xid8[], $2::xid8[]) r (lo, hi)
 CROSS JOIN LATERAL (
 	SELECT * FROM outbox.messages m
@@ -101,7 +102,7 @@ CROSS JOIN LATERAL (
 // stretchSQL is pageSQL for a single range, $1 to $2, which is the usual page of a backlog. Without the join it is
 // cheaper by a tenth of a row.
 const stretchSQL = `
-SELECT m.xid, ` + messageColumns + `
+SELECT m.xid, ` + messages.Columns + `
 FROM outbox.messages m
 WHERE (m.xid, m.id) > ($1::xid8, $5::bigint) AND (m.xid, m.id) <= ($2::xid8, $6::bigint)
 AND m.id > $5::bigint AND m.id <= $6::bigint
@@ -154,7 +155,7 @@ SELECT r.xid, s.first, s.last FROM unnest($1::xid8[]) r (xid)
 CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.xid = r.xid) s (first, last)
 WHERE s.first IS NOT NULL`
 
-func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination string, group, groups int) (*reader, error) {
+func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destination string, group, groups int) (*reader, error) {
 	r := (&reader{conn: conn, pool: pool, destination: destination, cut: usualCut}).of(group, groups)
 	for _, s := range []struct {
 		to        **pgconn.StatementDescription
@@ -170,7 +171,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *pagePool, destination 
 		{&r.chunks, "outbox_chunks", strings.Replace(chunksSQL, "ends", ends(conn), 1)},
 		{&r.single, "outbox_single", singleSQL},
 	} {
-		sd, err := conn.PgConn().Prepare(ctx, s.name, reading(destination, s.sql), nil)
+		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.ReadingOf(destination, s.sql), nil)
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}
@@ -195,12 +196,6 @@ func (r *reader) of(group, groups int) *reader {
 	return &other
 }
 
-// Results come in binary; parameters go as text, which the server parses once.
-var (
-	binaryFormat = []int16{1}
-	textFormat   = []int16{0}
-)
-
 // A commit is on disk within a millisecond or two, and within ten where the disk is slow or busy.
 const (
 	flushWithin = 10 * time.Millisecond
@@ -210,7 +205,7 @@ const (
 // poll is what pollWindow found: the messages that next sees and the previous snapshot doesn't, by id.
 type poll struct {
 	next cursors.Snapshot
-	page *page // nil: none
+	page *messages.Page // nil: none
 
 	// large means that there are more messages than were requested, or more bytes than a page may have, which is too
 	// much to sort at once; or that one of them can't be sent. The page then has some of them, to learn their size.
@@ -239,13 +234,13 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 			err = fmt.Errorf("poll: %w", closeErr)
 		}
 		if err != nil && p.page != nil {
-			r.pool.put(p.page)
+			r.pool.Put(p.page)
 			p.page = nil
 		}
 	}()
-	pipeline.SendQueryStatement(r.keep, nil, nil, textFormat)
+	pipeline.SendQueryStatement(r.keep, nil, nil, messages.Text)
 	pipeline.SendQueryStatement(r.poll, [][]byte{lo, hi, r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(limit)+1, 10)},
-		textFormat, binaryFormat)
+		messages.Text, messages.Binary)
 	pipeline.SendPipelineSync()
 	if err := pipeline.Flush(); err != nil {
 		return p, fmt.Errorf("poll: %w", err)
@@ -278,10 +273,10 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 		for rows.NextRow() {
 			row := rows.Values()
 			if p.page == nil {
-				p.page = r.pool.get()
+				p.page = r.pool.Get()
 				p.onDisk = len(row[0]) == 1 && row[0][0] == 1
 			}
-			p.large = p.large || len(p.page.deliveries) == limit || p.page.arena.bytes >= maxBytes
+			p.large = p.large || len(p.page.Deliveries) == limit || p.page.Size() >= maxBytes
 			if p.large || decodeErr != nil {
 				continue
 			}
@@ -304,7 +299,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 // flushed waits a moment until the log is on disk up to end: the committing transaction flushes it.
 func (r *reader) flushed(ctx context.Context, end []byte, alarm *alarm) (onDisk bool, err error) {
 	for giveUp := time.Now().Add(flushWithin); ; {
-		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, textFormat, binaryFormat)
+		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, messages.Text, messages.Binary)
 		for rows.NextRow() {
 			v := rows.Values()[0]
 			onDisk = len(v) == 1 && v[0] == 1
@@ -337,11 +332,11 @@ func results(pipeline *pgconn.Pipeline, read func(*pgconn.ResultReader)) error {
 }
 
 // message decodes a row whose first column is the transaction.
-func (r *reader) message(pg *page, row [][]byte) (*relay.Delivery, error) {
-	if len(row) != 1+messageColumnCount || len(row[0]) != 8 {
-		return nil, errRow
+func (r *reader) message(pg *messages.Page, row [][]byte) (*relay.Delivery, error) {
+	if len(row) != 1+messages.ColumnCount || len(row[0]) != 8 {
+		return nil, messages.ErrRow
 	}
-	d, err := r.decoder.decode(pg, row[1:])
+	d, err := r.decoder.Decode(pg, row[1:])
 	if err == nil {
 		d.Ref = binary.BigEndian.Uint64(row[0])
 	}
@@ -380,7 +375,7 @@ func (p *pages) ask(next *cursors.Snapshot, ranges []cursors.Range, q pageQuery)
 		statement = statements.byID
 	}
 	p.asked = append(p.asked, q)
-	p.pipeline.SendQueryStatement(statement, r.pageArguments(lo, hi, next, q), textFormat, binaryFormat)
+	p.pipeline.SendQueryStatement(statement, r.pageArguments(lo, hi, next, q), messages.Text, messages.Binary)
 	p.pipeline.SendPipelineSync() // each page is a transaction of its own
 	if err := p.pipeline.Flush(); err != nil {
 		return fmt.Errorf("ask for a page: %w", err)
@@ -398,13 +393,13 @@ func (r *reader) pageArguments(lo, hi []byte, next *cursors.Snapshot, q pageQuer
 
 // read takes the next answer. cut means that there were more messages than a page has room for, by their number or
 // their bytes. Then the page is only usable if it was requested by id.
-func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) {
-	pg, q = p.reader.pool.get(), p.asked[0]
+func (p *pages) read(maxBytes int) (pg *messages.Page, q pageQuery, cut bool, err error) {
+	pg, q = p.reader.pool.Get(), p.asked[0]
 	var decodeErr error
 	err = p.answer(func(rows *pgconn.ResultReader) {
 		for rows.NextRow() {
-			n := len(pg.deliveries)
-			if cut = cut || n == q.limit || n > 0 && pg.arena.bytes >= maxBytes; cut || decodeErr != nil {
+			n := len(pg.Deliveries)
+			if cut = cut || n == q.limit || n > 0 && pg.Size() >= maxBytes; cut || decodeErr != nil {
 				continue
 			}
 			_, decodeErr = p.reader.message(pg, rows.Values())
@@ -414,11 +409,11 @@ func (p *pages) read(maxBytes int) (pg *page, q pageQuery, cut bool, err error) 
 		err = decodeErr
 	}
 	if err != nil {
-		p.reader.pool.put(pg)
+		p.reader.pool.Put(pg)
 		return nil, q, false, fmt.Errorf("read a page: %w", err)
 	}
 	if !q.byID && !cut {
-		pg.sort()
+		pg.Sort()
 	}
 	return pg, q, cut, nil
 }
@@ -461,14 +456,14 @@ func (r *reader) spans(ctx context.Context, within cursors.Range) ([]span, error
 	rows := r.conn.PgConn().ExecStatement(ctx, r.chunks, [][]byte{
 		strconv.AppendUint(nil, within.Lo, 10), strconv.AppendUint(nil, within.Hi, 10), strconv.AppendInt(nil, r.cut.chunk, 10),
 		r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(r.cut.atOnce), 10),
-	}, textFormat, binaryFormat)
+	}, messages.Text, messages.Binary)
 	var found []span
 	for rows.NextRow() {
 		v := rows.Values()
-		s := span{count: int64(int8Value(v[0]))}
+		s := span{count: int64(messages.Int8(v[0]))}
 		if s.count > 0 {
-			s.ids = idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}
-			s.first, s.last = int8Value(v[3]), int8Value(v[4])
+			s.ids = idRange{int64(messages.Int8(v[1])), int64(messages.Int8(v[2]))}
+			s.first, s.last = messages.Int8(v[3]), messages.Int8(v[4])
 		}
 		found = append(found, s)
 	}
@@ -484,22 +479,16 @@ func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chun
 		return nil, nil
 	}
 	lo, _ := cursors.Arrays(xids)
-	rows := r.conn.PgConn().ExecStatement(ctx, r.single, [][]byte{lo}, textFormat, binaryFormat)
+	rows := r.conn.PgConn().ExecStatement(ctx, r.single, [][]byte{lo}, messages.Text, messages.Binary)
 	var found []chunk
 	for rows.NextRow() {
 		v := rows.Values()
-		x := int8Value(v[0])
-		found = append(found, chunk{xids: cursors.Range{Lo: x, Hi: x}, ids: idRange{int64(int8Value(v[1])), int64(int8Value(v[2]))}})
+		x := messages.Int8(v[0])
+		ids := idRange{int64(messages.Int8(v[1])), int64(messages.Int8(v[2]))}
+		found = append(found, chunk{xids: cursors.Range{Lo: x, Hi: x}, ids: ids})
 	}
 	if _, err := rows.Close(); err != nil {
 		return nil, fmt.Errorf("measure a backlog: %w", err)
 	}
 	return found, nil
-}
-
-func int8Value(b []byte) uint64 {
-	if len(b) != 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(b)
 }

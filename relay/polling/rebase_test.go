@@ -12,10 +12,12 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/retention"
 )
 
 // dump copies what pg_dump would, into a database with the schema in it.
@@ -79,11 +81,11 @@ func drain(t *testing.T, s relay.Session, want int) (got []string) {
 		}
 	}
 	for len(got) < want {
-		ds := next(t, s, 1000)
+		ds := testdb.Next(t, s, 1000)
 		for i := range ds {
 			got = append(got, string(ds[i].Payload))
 		}
-		settle(t, s, &ds[len(ds)-1])
+		testdb.Settle(t, s, &ds[len(ds)-1])
 		if got[len(got)-1] == "end" {
 			break
 		}
@@ -117,11 +119,11 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			settled := make(map[string][]string)
 			old.numbered(1, before/2)
 			for _, destination := range []string{"half", "all", "fresh"} {
-				s := acquire(t, old.source(destination, SnapshotConfig{}))
+				s := testdb.Acquire(t, old.source(destination, SnapshotConfig{}))
 				if destination == "half" {
-					ds := next(t, s, 200) // in the middle of a window
-					settle(t, s, &ds[150])
-					settled[destination] = strings.Fields(payloads(ds[:151]))
+					ds := testdb.Next(t, s, 200) // in the middle of a window
+					testdb.Settle(t, s, &ds[150])
+					settled[destination] = strings.Fields(testdb.Payloads(ds[:151]))
 				}
 				if destination == "all" {
 					settled[destination] = drain(t, s, before/2)
@@ -139,20 +141,21 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 				!strings.Contains(err.Error(), "outbox rebase --destination half") {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := admin.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
+			if _, err := destinations.Rebase(t.Context(), db.Connect(), "other", admin.Action{Actor: "me"}); err == nil {
 				t.Error("a destination that is not there was rebased")
 			}
-			report, err := admin.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me", Reason: "restored"})
+			report, err := destinations.Rebase(t.Context(), db.Connect(), "half", admin.Action{Actor: "me", Reason: "restored"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := fmt.Sprint([]admin.Rebased{{Destination: "all", Held: before/2 + lost}, {Destination: "fresh", Held: before + lost},
+			want := fmt.Sprint([]destinations.Rebased{{Destination: "all", Held: before/2 + lost},
+				{Destination: "fresh", Held: before + lost},
 				{Destination: "half", Held: before - 151 + lost}})
 			if got := fmt.Sprint(report); got != want {
 				t.Errorf("report %s, want %s", got, want)
 			}
-			if _, err := admin.Rebase(t.Context(), db.Connect(),
-				"half", admin.Action{Actor: "me"}); !errors.Is(err, admin.ErrNothingToRebase) {
+			if _, err := destinations.Rebase(t.Context(), db.Connect(),
+				"half", admin.Action{Actor: "me"}); !errors.Is(err, destinations.ErrNothingToRebase) {
 				t.Errorf("the second rebase: %v", err)
 			}
 			if got := db.Value(`SELECT string_agg(destination, ' ' ORDER BY id) FROM outbox.audit WHERE actor = 'me' AND verb = 'rebase'`); got != "all fresh half" {
@@ -164,7 +167,7 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 			// Past every transaction that the dump knows.
 			db.Exec(`DO $$ BEGIN FOR i IN 1..8000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 			for _, destination := range []string{"half", "all", "fresh"} {
-				s := acquire(t, db.source(destination, SnapshotConfig{}))
+				s := testdb.Acquire(t, db.source(destination, SnapshotConfig{}))
 				const total = before + lost + after
 				got := drain(t, s, math.MaxInt)
 				got = got[:len(got)-1] // the end
@@ -189,11 +192,16 @@ func TestARestoredDumpIsRefusedAndDeliveredAfterARebase(t *testing.T) {
 				}
 			}
 			// The segments can be emptied again. One that was current when the test began may be past by now.
-			past := db.past()
+			past := db.PastSegment()
 			db.Exec(`DROP PUBLICATION everything`)
 			db.Exec(`UPDATE outbox.messages SET segment = $1::text::smallint`, past)
-			if r := db.look(); !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
-				t.Errorf("retention: %+v", r)
+			retention, err := retention.New(db.Config(), retention.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := retention.Once(t.Context())
+			if err != nil || !slices.Contains(r.Emptied, "outbox.messages_"+past) || len(r.Kept) > 0 {
+				t.Errorf("retention: %+v, %v", r, err)
 			}
 		})
 	}
@@ -207,10 +215,10 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 	if _, err := source.Acquire(t.Context()); !errors.Is(err, cursors.ErrForeign) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+	if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := drain(t, acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
+	if got := drain(t, testdb.Acquire(t, source), 1); !slices.Equal(got, []string{"old"}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -218,9 +226,9 @@ func TestMessagesOfAnotherClusterAreRefusedEvenWithoutACursor(t *testing.T) {
 func TestARebaseWaitsForNoRelayThatIsAtWork(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	acquire(t, db.source("working", SnapshotConfig{}))
+	testdb.Acquire(t, db.source("working", SnapshotConfig{}))
 	db.Exec(`INSERT INTO outbox.cursors (destination, shard_group, shard_groups, system_identifier) VALUES ('restored', 0, 1, 1)`)
-	_, err := admin.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
+	_, err := destinations.Rebase(t.Context(), db.Connect(), "restored", admin.Action{Actor: "me"})
 	if err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("got %v", err)
 	}

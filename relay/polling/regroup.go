@@ -12,6 +12,10 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
+	"github.com/pgoutbox/outbox/relay/internal/holds"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
+	"github.com/pgoutbox/outbox/relay/registration"
 )
 
 // regroupSession changes the number of shard groups of a destination. It owns all groups of the old number, and takes
@@ -29,9 +33,9 @@ type regroupSession struct {
 	source *Snapshot
 	end    cursors.Snapshot
 	groups []*snapshotSession // of the old number
-	link   *link
+	link   *lease.Link
 	reader *reader
-	walk   walk
+	walk   holds.Walk
 	at     int // the group that is being delivered; belongs to Next
 }
 
@@ -42,12 +46,12 @@ const groupOrdinals = 48
 
 // regroup waits until it owns every group of the old number. It returns nil if another relay has changed the number in
 // the meantime.
-func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session, err error) {
+func (s *Snapshot) regroup(ctx context.Context, writing *lease.Link) (_ relay.Session, err error) {
 	// Sources of one registration would take each other's leases for their own, so only one of them regroups.
 	done := func() {}
 	if r := s.cfg.Registration; r != nil {
-		if done, err = r.use(s.destination, allGroups); errors.Is(err, relay.ErrActive) {
-			return nil, pauseFor(ctx, s.cfg.Lease/3)
+		if done, err = r.Use(s.destination, registration.AllGroups); errors.Is(err, relay.ErrActive) {
+			return nil, lease.Pause(ctx, s.cfg.Lease/3)
 		}
 		if err != nil {
 			return nil, err
@@ -74,7 +78,7 @@ func (s *Snapshot) regroup(ctx context.Context, writing *link) (_ relay.Session,
 // no relay waits while it keeps another one waiting.
 func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	src := s.source
-	rows, err := cursors.Rows(ctx, s.link.conn, src.destination)
+	rows, err := cursors.Rows(ctx, s.link.Conn, src.destination)
 	if err != nil || len(rows) == 0 || rows[0].Groups == src.cfg.Groups {
 		return false, err
 	}
@@ -96,7 +100,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		s.groups = append(s.groups, sub)
 	}
 
-	s.reader, err = src.reader(ctx, s.link, &pagePool{}, 0, old)
+	s.reader, err = src.reader(ctx, s.link, &messages.Pool{}, 0, old)
 	if err != nil {
 		return false, err
 	}
@@ -127,7 +131,7 @@ func (s *regroupSession) take(ctx context.Context, group, groups int) (row curso
 func (s *regroupSession) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	for s.at < len(s.groups) {
 		for _, sub := range s.groups {
-			if err := sub.lease.failure(); err != nil {
+			if err := sub.lease.Failure(); err != nil {
 				return relay.Batch{}, err
 			}
 		}
@@ -161,32 +165,32 @@ FROM generate_series(0, $2::integer - 1) g`
 
 // replace replaces the cursors in one transaction.
 func (s *regroupSession) replace(ctx context.Context) error {
-	s.link.mu.Lock()
-	defer s.link.mu.Unlock()
+	s.link.Lock()
+	defer s.link.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, s.Expires())
 	defer cancel()
-	err := inTransaction(ctx, s.link.conn, func(tx pgx.Tx) error {
+	err := lease.InTransaction(ctx, s.link.Conn, func(tx pgx.Tx) error {
 		if err := lockLayout(ctx, tx, s.source.destination); err != nil {
 			return err
 		}
 		var epoch, delivered int64
 		for _, sub := range s.groups {
 			var n int64
-			err := tx.QueryRow(ctx, dropCursorSQL, s.source.destination, sub.group, sub.lease.epoch, s.end.Text).Scan(&n)
+			err := tx.QueryRow(ctx, dropCursorSQL, s.source.destination, sub.group, sub.lease.Epoch, s.end.Text).Scan(&n)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return relay.ErrLeaseLost
 			}
 			if err != nil {
 				return err
 			}
-			epoch, delivered = max(epoch, sub.lease.epoch), delivered+n
+			epoch, delivered = max(epoch, sub.lease.Epoch), delivered+n
 		}
 		_, err := tx.Exec(ctx, makeCursorsSQL, s.source.destination, s.source.cfg.Groups, s.end.Text, epoch+1, delivered)
 		return err
 	})
 	// The cursors are gone, or it is unknown whether they are.
 	for _, sub := range s.groups {
-		_ = sub.lease.fail(relay.ErrLeaseLost)
+		_ = sub.lease.Fail(relay.ErrLeaseLost)
 	}
 	if err != nil {
 		return fmt.Errorf("change the number of shard groups: %w", err)
@@ -207,7 +211,7 @@ func (s *regroupSession) Settle(ctx context.Context, settlement relay.Settlement
 func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
 	for _, sub := range s.groups {
 		tag, err := tx.Exec(ctx, `SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = $2 AND epoch = $3 FOR SHARE`,
-			s.source.destination, sub.group, sub.lease.epoch)
+			s.source.destination, sub.group, sub.lease.Epoch)
 		if err != nil {
 			return fmt.Errorf("ask for the leases: %w", err)
 		}
@@ -219,16 +223,16 @@ func (s *regroupSession) ownsAll(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (s *regroupSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, next string, err error) {
-	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
-		lanes, next, err = s.walk.page(ctx, conn, s.source.destination, 0, 1, after, limit)
+	err = s.groups[0].lease.Query(func(conn *pgx.Conn) error {
+		lanes, next, err = s.walk.Page(ctx, conn, s.source.destination, 0, 1, after, limit)
 		return err
 	})
 	return lanes, next, err
 }
 
 func (s *regroupSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {
-	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
-		lanes, err = dueLanes(ctx, conn, s.source.destination, 0, 1, &q)
+	err = s.groups[0].lease.Query(func(conn *pgx.Conn) error {
+		lanes, err = holds.Due(ctx, conn, s.source.destination, 0, 1, &q)
 		return err
 	})
 	return lanes, err
@@ -240,7 +244,7 @@ func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]re
 
 // Controls are those of one group: the groups are delivered one after the other.
 func (s *regroupSession) Controls(ctx context.Context) (c relay.Controls, err error) {
-	err = s.groups[0].lease.query(func(conn *pgx.Conn) error {
+	err = s.groups[0].lease.Query(func(conn *pgx.Conn) error {
 		c, err = controls.Read(ctx, conn, s.source.destination, 1)
 		return err
 	})
@@ -286,7 +290,7 @@ func (s *regroupSession) Expires() time.Time {
 
 func (s *regroupSession) Close(ctx context.Context) error {
 	err := s.release(ctx)
-	dial.HangUp(s.link.conn)
+	dial.HangUp(s.link.Conn)
 	s.source.released()
 	return err
 }
@@ -296,7 +300,7 @@ func (s *regroupSession) release(ctx context.Context) error {
 	var errs []error
 	for _, sub := range s.groups {
 		sub.end()
-		errs = append(errs, sub.lease.release(ctx, sub.position))
+		errs = append(errs, sub.lease.Release(ctx, sub.position))
 	}
 	if s.reader != nil {
 		s.reader.hangUp()

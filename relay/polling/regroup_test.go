@@ -16,7 +16,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/registration"
 )
 
 // follow delivers and settles until ctx ends, as a relay does.
@@ -105,7 +107,7 @@ func TestChangingTheNumberOfGroupsLosesDoublesAndInvertsNothing(t *testing.T) {
 	layouts := []int{1, 3, 8, 2, 1}
 	for i, groups := range layouts {
 		// Half of the time the sources are one relay's, half of the time each is its own.
-		var registration *Registration
+		var registration *registration.Registration
 		if i%2 == 0 {
 			registration = db.register(fmt.Sprint("relay ", i), 5*time.Second)
 		}
@@ -145,12 +147,12 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 	db := newDatabase(t)
 	db.numbered(1, 300)
 	for group := range 3 {
-		s := acquire(t, db.source("d", SnapshotConfig{Groups: 3, Group: group}))
-		ds := next(t, s, 20)
+		s := testdb.Acquire(t, db.source("d", SnapshotConfig{Groups: 3, Group: group}))
+		ds := testdb.Next(t, s, 20)
 		if len(ds) < 20 {
 			t.Fatalf("group %d has %d messages", group, len(ds))
 		}
-		settle(t, s, &ds[9])
+		testdb.Settle(t, s, &ds[9])
 		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +162,7 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 	for attempt := range 2 {
 		source := db.source("d", SnapshotConfig{Groups: 2, Group: 1})
 		source.owner = "one"
-		session := acquire(t, source)
+		session := testdb.Acquire(t, source)
 		for {
 			b, err := session.Next(t.Context(), 7)
 			if errors.Is(err, relay.ErrLeaseLost) {
@@ -172,13 +174,12 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 			for i := range b.Deliveries {
 				got = append(got, string(b.Deliveries[i].Payload))
 			}
-			settle(t, session, &b.Deliveries[len(b.Deliveries)-1])
+			testdb.Settle(t, session, &b.Deliveries[len(b.Deliveries)-1])
 			if attempt == 0 && len(got) > 120 {
 				for _, sub := range session.(*regroupSession).groups {
-					sub.lease.stop()
-					<-sub.lease.renewed
+					sub.lease.StopRenewing()
 				}
-				dial.HangUp(session.(*regroupSession).link.conn)
+				dial.HangUp(session.(*regroupSession).link.Conn)
 				break
 			}
 		}
@@ -190,9 +191,9 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 	// What comes last, for both groups.
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', g::text, 'end' FROM generate_series(1, 100) g`)
 	for group := range 2 {
-		s := acquire(t, db.source("d", SnapshotConfig{Groups: 2, Group: group}))
+		s := testdb.Acquire(t, db.source("d", SnapshotConfig{Groups: 2, Group: group}))
 		for ended := false; !ended; {
-			for _, text := range strings.Fields(payloads(next(t, s, 1000))) {
+			for _, text := range strings.Fields(testdb.Payloads(testdb.Next(t, s, 1000))) {
 				if ended = text == "end"; !ended {
 					got = append(got, text)
 				}
@@ -211,8 +212,8 @@ func TestHoldsOfAllGroupsAreDeliveredWhileTheirNumberChanges(t *testing.T) {
 	db.numbered(1, 40)
 	held := 0
 	for group := range 2 {
-		s := acquire(t, db.source("d", SnapshotConfig{Groups: 2, Group: group}))
-		ds := next(t, s, 100)
+		s := testdb.Acquire(t, db.source("d", SnapshotConfig{Groups: 2, Group: group}))
+		ds := testdb.Next(t, s, 100)
 		var hold []relay.Hold
 		for i := range ds {
 			hold = append(hold, relay.Hold{Delivery: &ds[i]})
@@ -225,7 +226,7 @@ func TestHoldsOfAllGroupsAreDeliveredWhileTheirNumberChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	if got := drain(t, s, held); len(got) != held {
 		t.Errorf("%d holds delivered, want %d", len(got), held)
 	}

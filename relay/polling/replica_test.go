@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
@@ -83,13 +84,13 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 							from, to = older, newer
 						}
 						old, db := open(t, from), open(t, to)
-						s := acquire(t, old.source("d", SnapshotConfig{}))
+						s := testdb.Acquire(t, old.source("d", SnapshotConfig{}))
 						if !copied {
 							old.follow(db, subscription)
 						}
 						old.named(savepoints, some("old", 0, 0)...)
-						ds := next(t, s, 10)
-						settle(t, s, &ds[0])
+						ds := testdb.Next(t, s, 10)
+						testdb.Settle(t, s, &ds[0])
 						crash(s.(*snapshotSession))
 						old.named(savepoints, some("old", 1, 5)...)
 						old.Exec(`INSERT INTO outbox.audit (actor, verb) VALUES ('me', 'end')`)
@@ -103,15 +104,15 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 						if _, err := source.Acquire(t.Context()); !outbox.IsPermanent(err) {
 							t.Fatalf("the relay started: %v", err)
 						}
-						if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+						if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 							t.Fatal(err)
 						}
 						// The broker is away, so all that follows is held behind what was.
 						db.named(savepoints, some("new", after+1, after+6)...)
-						s = acquire(t, source)
+						s = testdb.Acquire(t, source)
 						var ids []int64
 						for len(ids) < 6 {
-							ds := next(t, s, 100)
+							ds := testdb.Next(t, s, 100)
 							settlement := relay.Settlement{Through: &ds[len(ds)-1]}
 							for i := range ds {
 								ids = append(ids, ds[i].Position)
@@ -130,7 +131,7 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 						}
 						// One that is new reads the table.
 						want = slices.Concat(some("old", 0, 5), some("new", 1, after+6))
-						if got := drain(t, acquire(t, db.source("fresh", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
+						if got := drain(t, testdb.Acquire(t, db.source("fresh", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
 							t.Errorf("a new destination got  %q\nwant %q", got, want)
 						}
 					})
@@ -144,11 +145,11 @@ func TestAPromotedLogicalReplicaDeliversTheOldMessagesBeforeTheNew(t *testing.T)
 func TestASequenceThatWasSetBackIsRefusedAndMended(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	db.named(false, some("old", 1, 5)...)
-	ds := next(t, s, 10)
+	ds := testdb.Next(t, s, 10)
 	for len(ds) < 5 {
-		ds = append(ds, next(t, s, 10)...)
+		ds = append(ds, testdb.Next(t, s, 10)...)
 	}
 	outcome := relay.Settlement{Through: &ds[4], Hold: []relay.Hold{{Delivery: &ds[3]}, {Delivery: &ds[4]}}}
 	if err := s.Settle(t.Context(), outcome); err != nil {
@@ -164,12 +165,12 @@ func TestASequenceThatWasSetBackIsRefusedAndMended(t *testing.T) {
 		!strings.Contains(err.Error(), "outbox.messages_id_seq") {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := admin.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
+	if _, err := destinations.Rebase(t.Context(), db.Connect(), "d", admin.Action{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	db.named(false, some("new", 4, 4)...)
 	want := slices.Concat(some("old", 4, 5), some("new", 1, 4))
-	if got := drain(t, acquire(t, db.source("d", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
+	if got := drain(t, testdb.Acquire(t, db.source("d", SnapshotConfig{})), len(want)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -186,5 +187,5 @@ func TestASequenceThatGivesNoOrderIsRefused(t *testing.T) {
 		}
 		db.Exec(`ALTER SEQUENCE outbox.messages_id_seq INCREMENT BY 1 CACHE 1 NO CYCLE`)
 	}
-	acquire(t, db.source("d", SnapshotConfig{}))
+	testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 }

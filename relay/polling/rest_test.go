@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/seed"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -113,15 +114,15 @@ func TestALongTransactionIsNotMissedByASessionThatWantsToRest(t *testing.T) {
 func TestWhatComesBesideACrowdedCursorIsReadWhenItIsSettled(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain})).(*snapshotSession)
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain})).(*snapshotSession)
 	var last relay.Delivery
 	await.Until(t, "the session rests and is crowded", func() bool {
 		if s.crowded() { // and was away for too long
-			settle(t, s, &last)
+			testdb.Settle(t, s, &last)
 		}
 		for i := 0; !s.crowded(); i++ {
 			db.insert(fmt.Sprint(i))
-			last = next(t, s, 1)[0]
+			last = testdb.Next(t, s, 1)[0]
 			time.Sleep(restAbove)
 		}
 		return db.Value(restingSQL) == "true"
@@ -133,11 +134,11 @@ func TestWhatComesBesideACrowdedCursorIsReadWhenItIsSettled(t *testing.T) {
 			got <- err.Error()
 			return
 		}
-		got <- payloads(batch.Deliveries)
+		got <- testdb.Payloads(batch.Deliveries)
 	}()
 	db.Await("SELECT NOT (" + restingSQL + ")")
 	db.insert("beside")
-	settle(t, s, &last)
+	testdb.Settle(t, s, &last)
 	if m := receive(t, got); m != "beside" {
 		t.Errorf("got %q", m)
 	}
@@ -146,12 +147,12 @@ func TestWhatComesBesideACrowdedCursorIsReadWhenItIsSettled(t *testing.T) {
 func TestWhatComesWhileNextIsNotCalledIsReadByTheNextCall(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: inVain}))
 	db.insert("first")
-	next(t, s, 1)
+	testdb.Next(t, s, 1)
 	db.Await("SELECT NOT (" + restingSQL + ")")
 	db.insert("meanwhile")
-	if got := payloads(next(t, s, 1)); got != "meanwhile" {
+	if got := testdb.Payloads(testdb.Next(t, s, 1)); got != "meanwhile" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -190,7 +191,7 @@ func TestWritersNotifyOnlyWhereASessionGainsByIt(t *testing.T) {
 	t.Run("not while its relay doesn't read", func(t *testing.T) {
 		t.Parallel()
 		db := newDatabase(t)
-		s := acquire(t, db.source("d", SnapshotConfig{}))
+		s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 		read := make(chan error)
 		go func() {
 			_, err := s.Next(t.Context(), 10)
@@ -203,7 +204,7 @@ func TestWritersNotifyOnlyWhereASessionGainsByIt(t *testing.T) {
 		}
 		db.Await("SELECT NOT (" + restingSQL + ")")
 		db.insert("two")
-		if got := payloads(next(t, s, 10)); got != "two" {
+		if got := testdb.Payloads(testdb.Next(t, s, 10)); got != "two" {
 			t.Errorf("got %q", got)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
@@ -71,7 +72,7 @@ func (w firstWrite) Write(b []byte) (int, error) {
 func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	leader := acquire(t, db.source("d", SnapshotConfig{}))
+	leader := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	ended := make(chan error, 1)
 	waits := make(firstWrite, 1)
 	standby := db.source("d", SnapshotConfig{Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(waits, nil))})
@@ -83,7 +84,7 @@ func TestARelayThatStoodByRefusesASequenceThatWasSetBackMeanwhile(t *testing.T) 
 		ended <- err
 	}()
 	db.Exec(insertDelayed)
-	ds := next(t, leader, 9)
+	ds := testdb.Next(t, leader, 9)
 	outcome := relay.Settlement{Through: &ds[len(ds)-1]}
 	for i := range ds {
 		outcome.Hold = append(outcome.Hold, relay.Hold{Delivery: &ds[i]})

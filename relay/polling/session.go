@@ -14,7 +14,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
-	"github.com/pgoutbox/outbox/relay/internal/reuse"
+	"github.com/pgoutbox/outbox/relay/internal/holds"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 )
 
 // snapshotSession owns a shard group. It alone writes the group's cursor, so the cursor in memory is authoritative, and
@@ -24,10 +26,10 @@ import (
 type snapshotSession struct {
 	source        *Snapshot
 	group, groups int
-	lease         *lease
+	lease         *lease.Lease
 	reader        *reader
-	pool          *pagePool
-	walk          walk
+	pool          *messages.Pool
+	walk          holds.Walk
 
 	// until, if not nil, is the end: the session reads and settles what this snapshot sees, and then Next returns
 	// errDrained.
@@ -44,7 +46,7 @@ type snapshotSession struct {
 	end  context.CancelFunc
 
 	// Only Next uses the rest.
-	page    *page            // the page of which rest is still to be returned
+	page    *messages.Page   // the page of which rest is still to be returned
 	rest    []relay.Delivery // by id
 	log     *backlog         // of the window that is being read, if it is large
 	bytes   int              // of a message, by recent ones; 0: none was read
@@ -205,7 +207,7 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 	s.reader.rest.enter()
 	defer s.reader.rest.leave()
 	for len(s.rest) == 0 {
-		if err := s.lease.failure(); err != nil {
+		if err := s.lease.Failure(); err != nil {
 			return relay.Batch{}, err
 		}
 		// Each page has a fixed cost, so a small batch is a part of a page.
@@ -222,27 +224,18 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 			return relay.Batch{}, err
 		}
 		if pg != nil {
-			s.page, s.rest = pg, pg.deliveries
-			pg.users.Store(1)
+			s.page, s.rest = pg, pg.Deliveries
+			pg.Start()
 		}
 	}
-	batch := reuse.Cut(&s.rest, limit, &s.page.users, s.recycler(s.page))
+	batch := s.pool.Cut(s.page, &s.rest, limit)
 	batch.More = len(s.rest) > 0 || s.log != nil
 	return batch, nil
 }
 
-// recycler gives a page back when its last batch is recycled.
-func (s *snapshotSession) recycler(pg *page) func() {
-	return func() {
-		if pg.users.Add(-1) == 0 {
-			s.pool.put(pg)
-		}
-	}
-}
-
 // readWindow returns the next page of windows that were not read to their end: a large one, or, after a restart, those
 // that the cursor had open. It returns nil if there are none.
-func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, error) {
+func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*messages.Page, error) {
 	for {
 		s.mu.Lock()
 		w, before := s.cursor.unread()
@@ -268,7 +261,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 			return nil, errors.Join(ctx.Err(), err)
 		}
 		if pg != nil {
-			s.observe(len(pg.deliveries), pg.arena.bytes)
+			s.observe(len(pg.Deliveries), pg.Size())
 			stamp(pg, ordinal)
 		}
 		done := s.log.done()
@@ -279,7 +272,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 		s.mu.Lock()
 		w = s.cursor.window(ordinal) // it is still open, because it isn't complete
 		if pg != nil {
-			w.last = pg.deliveries[len(pg.deliveries)-1].Position
+			w.last = pg.Deliveries[len(pg.Deliveries)-1].Position
 		}
 		w.complete = done
 		s.mu.Unlock()
@@ -291,7 +284,7 @@ func (s *snapshotSession) readWindow(ctx context.Context, limit int) (*page, err
 
 // poll waits until a poll is due and looks for committed messages. It returns nil if there are none, or so many that
 // they have to be read as a window.
-func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
+func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, error) {
 	s.mu.Lock()
 	crowded, base := s.cursor.crowded(), s.cursor.base
 	s.mu.Unlock()
@@ -319,7 +312,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 	pg, large := found.page, found.large
 	if pg != nil {
-		s.observe(len(pg.deliveries), pg.arena.bytes)
+		s.observe(len(pg.Deliveries), pg.Size())
 	}
 	if err == nil && large {
 		err = rest.end(ctx) // the connection is in use for long
@@ -328,14 +321,14 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 	}
 	if err != nil {
 		if pg != nil {
-			s.pool.put(pg)
+			s.pool.Put(pg)
 		}
 		return nil, err
 	}
 	if large {
 		// The window is read by pages from its start, because these rows are in no order.
 		if pg != nil {
-			s.pool.put(pg)
+			s.pool.Put(pg)
 			pg = nil
 		}
 	}
@@ -350,7 +343,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 
 	if pg != nil && !found.onDisk {
 		if found.onDisk, err = s.awaitFlush(ctx, found.logged); err != nil {
-			s.pool.put(pg)
+			s.pool.Put(pg)
 			return nil, err
 		}
 	}
@@ -363,7 +356,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		ordinal = w.ordinal
 		if pg != nil {
 			w.complete = true
-			w.last = pg.deliveries[len(pg.deliveries)-1].Position
+			w.last = pg.Deliveries[len(pg.Deliveries)-1].Position
 		}
 		return s.cursor.position()
 	}
@@ -371,7 +364,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*page, error) {
 		// The settlement stores the window. If this process dies before, a successor opens a larger window, in which
 		// the messages of a key have the same order.
 		open()
-	} else if err = s.lease.write(context.WithoutCancel(ctx), 0, open, nil); err != nil {
+	} else if err = s.lease.Write(context.WithoutCancel(ctx), 0, open, nil); err != nil {
 		// This commit flushes every commit that the window sees, even those with synchronous_commit=off, so none can
 		// vanish after its message was published. It must not end with ctx: the connection would be lost, and it is
 		// still needed to settle.
@@ -422,10 +415,10 @@ func (s *snapshotSession) drain(ctx context.Context) error {
 			s.cursor.open(*s.until)
 			return s.cursor.position()
 		}
-		return s.lease.write(context.WithoutCancel(ctx), 0, last, nil)
+		return s.lease.Write(context.WithoutCancel(ctx), 0, last, nil)
 	}
 	// The window may have been empty; then nothing was written that closes it.
-	if err := s.lease.write(context.WithoutCancel(ctx), 0, s.position, nil); err != nil {
+	if err := s.lease.Write(context.WithoutCancel(ctx), 0, s.position, nil); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -438,9 +431,9 @@ func (s *snapshotSession) drain(ctx context.Context) error {
 	return err
 }
 
-func stamp(pg *page, ordinal uint64) {
-	for i := range pg.deliveries {
-		pg.deliveries[i].Window = ordinal
+func stamp(pg *messages.Page, ordinal uint64) {
+	for i := range pg.Deliveries {
+		pg.Deliveries[i].Window = ordinal
 	}
 }
 
@@ -513,8 +506,8 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-s.lease.broken:
-			return false, s.lease.failure()
+		case <-s.lease.Ended():
+			return false, s.lease.Failure()
 		case <-due:
 			return false, nil
 		case err := <-calls:
@@ -549,17 +542,19 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 		return s.cursor.position()
 	}
 	var more func(context.Context, pgx.Tx) error
-	if !(outcomes{s.source.destination, &settlement}).empty() {
+	if holds.HasOutcomes(&settlement) {
 		more = func(ctx context.Context, tx pgx.Tx) error {
 			if condition != nil {
 				if err := condition(ctx, tx); err != nil {
 					return err
 				}
 			}
-			return Careful(ctx, tx, &settlement, s.source.storeOutcomes)
+			return holds.Careful(ctx, tx, &settlement, func(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
+				return holds.Store(ctx, tx, s.source.destination, settlement)
+			})
 		}
 	}
-	if err := s.lease.write(ctx, settlement.Delivered, move, more); err != nil {
+	if err := s.lease.Write(ctx, settlement.Delivered, move, more); err != nil {
 		return err
 	}
 	select {
@@ -570,16 +565,16 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 }
 
 func (s *snapshotSession) Lanes(ctx context.Context, after string, limit int) (lanes []string, next string, err error) {
-	err = s.lease.query(func(conn *pgx.Conn) error {
-		lanes, next, err = s.walk.page(ctx, conn, s.source.destination, s.group, s.groups, after, limit)
+	err = s.lease.Query(func(conn *pgx.Conn) error {
+		lanes, next, err = s.walk.Page(ctx, conn, s.source.destination, s.group, s.groups, after, limit)
 		return err
 	})
 	return lanes, next, err
 }
 
 func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []relay.HeldLane, err error) {
-	err = s.lease.query(func(conn *pgx.Conn) error {
-		lanes, err = dueLanes(ctx, conn, s.source.destination, s.group, s.groups, &q)
+	err = s.lease.Query(func(conn *pgx.Conn) error {
+		lanes, err = holds.Due(ctx, conn, s.source.destination, s.group, s.groups, &q)
 		return err
 	})
 	return lanes, err
@@ -594,15 +589,15 @@ func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) ([]r
 }
 
 func (s *snapshotSession) HeldTogether(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
-	err = s.lease.query(func(conn *pgx.Conn) error {
-		lists, err = heldOf(ctx, conn, s.source.destination, lanes, limit)
+	err = s.lease.Query(func(conn *pgx.Conn) error {
+		lists, err = holds.Held(ctx, conn, s.source.destination, lanes, limit)
 		return err
 	})
 	return lists, err
 }
 
 func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err error) {
-	err = s.lease.query(func(conn *pgx.Conn) error {
+	err = s.lease.Query(func(conn *pgx.Conn) error {
 		c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
 		return err
 	})
@@ -610,12 +605,12 @@ func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err e
 }
 
 func (s *snapshotSession) Recognize(ctx context.Context, identity []string) error {
-	return s.lease.recognize(ctx, s.source.owner, identity)
+	return s.lease.Recognize(ctx, s.source.owner, identity)
 }
 
 // Confirm renews the lease; it fails if another relay has it.
 func (s *snapshotSession) Confirm(ctx context.Context) error {
-	return s.lease.write(ctx, 0, s.position, nil)
+	return s.lease.Write(ctx, 0, s.position, nil)
 }
 
 // Passed reports whether a message is before the cursor, by its transaction and id.
@@ -627,14 +622,14 @@ func (s *snapshotSession) Passed(ref uint64, position int64) bool {
 
 func (s *snapshotSession) Whole() bool { return s.groups == 1 }
 
-func (s *snapshotSession) Expires() time.Time { return s.lease.expires() }
+func (s *snapshotSession) Expires() time.Time { return s.lease.Expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
 	s.reader.hangUp()
 	s.alarm.end()
-	err := s.lease.release(ctx, s.position)
-	dial.HangUp(s.lease.link.conn)
+	err := s.lease.Release(ctx, s.position)
+	dial.HangUp(s.lease.Link.Conn)
 	s.source.released()
 	return err
 }

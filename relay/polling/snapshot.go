@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -16,6 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -62,7 +63,7 @@ func NewSnapshot(conn *pgx.ConnConfig, destination string, cfg SnapshotConfig) (
 	}
 	s := &Snapshot{conn: conn.Copy(), destination: destination, cfg: cfg, minPage: usualPage}
 	if cfg.Registration != nil {
-		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.states
+		s.owner, s.states = cfg.Registration.Name(), cfg.Registration.States()
 	} else {
 		host, _ := os.Hostname() // only shown to people
 		s.owner = fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
@@ -114,7 +115,7 @@ func (s *Snapshot) register(ctx context.Context) (_ relay.Session, err error) {
 		}
 	}()
 	if r := s.cfg.Registration; r != nil {
-		release, err := r.use(s.destination, s.cfg.Group)
+		release, err := r.Use(s.destination, s.cfg.Group)
 		if err != nil {
 			return nil, err
 		}
@@ -148,13 +149,13 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	// Once the lease is taken, no round trip is left for this.
-	for _, sql := range []string{reading(s.destination, takeSQL), reading(s.destination, writeCursorSQL)} {
+	for _, sql := range []string{schema.ReadingOf(s.destination, takeSQL), schema.ReadingOf(s.destination, lease.WriteCursorSQL)} {
 		if _, err := conn.Prepare(preparing, sql, sql); err != nil {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}
 	}
-	writing := &link{conn: conn}
-	if writing.server, err = cursors.Server(preparing, conn); err != nil {
+	writing := &lease.Link{Conn: conn}
+	if writing.Server, err = cursors.Server(preparing, conn); err != nil {
 		return nil, err
 	}
 	for {
@@ -185,8 +186,15 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// connect opens a connection whose notifications are counted.
+func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	cfg := base.Copy()
+	hear(cfg)
+	return lease.Connect(ctx, cfg, name)
+}
+
 // start begins a session with a lease that was just taken.
-func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, since time.Time) (*snapshotSession, error) {
+func (s *Snapshot) start(ctx context.Context, writing *lease.Link, row cursors.Row, since time.Time) (*snapshotSession, error) {
 	session, err := s.session(ctx, writing, row, since, 0)
 	if err != nil {
 		return nil, err
@@ -195,13 +203,13 @@ func (s *Snapshot) start(ctx context.Context, writing *link, row cursors.Row, si
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
-		return nil, errors.Join(err, session.lease.release(closing, session.position))
+		return nil, errors.Join(err, session.lease.Release(closing, session.position))
 	}
 	return session, nil
 }
 
 // session returns a session without a reader, whose windows are numbered from ordinals.
-func (s *Snapshot) session(ctx context.Context, writing *link, row cursors.Row, since time.Time,
+func (s *Snapshot) session(ctx context.Context, writing *lease.Link, row cursors.Row, since time.Time,
 	ordinals uint64) (*snapshotSession, error) {
 	cursor, err := newCursor(row.Position, ordinals)
 	if err != nil {
@@ -210,14 +218,14 @@ func (s *Snapshot) session(ctx context.Context, writing *link, row cursors.Row, 
 	life, end := context.WithCancel(context.Background())
 	session := &snapshotSession{
 		life: life, end: end,
-		source: s, group: row.Group, groups: row.Groups, pool: &pagePool{}, cursor: cursor,
+		source: s, group: row.Group, groups: row.Groups, pool: &messages.Pool{}, cursor: cursor,
 		settled: make(chan struct{}, 1), alarm: newAlarm(),
 	}
-	session.lease = startLease(writing, s.destination, &row, s.cfg.Lease, since, session.position)
+	session.lease = lease.Start(writing, s.destination, &row, s.cfg.Lease, since, session.position)
 	if err := s.lookAgain(ctx, session.lease); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
-		_ = session.lease.release(closing, session.position) // it may be broken
+		_ = session.lease.Release(closing, session.position) // it may be broken
 		return nil, err
 	}
 	return session, nil
@@ -225,19 +233,19 @@ func (s *Snapshot) session(ctx context.Context, writing *link, row cursors.Row, 
 
 // lookAgain refuses what may have changed while this relay waited for the lease: a segment may have been detached, or
 // the sequence set back. From here on, a detached segment makes every write fail. The lease is renewed meanwhile.
-func (s *Snapshot) lookAgain(ctx context.Context, lease *lease) error {
+func (s *Snapshot) lookAgain(ctx context.Context, l *lease.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
-	err := lease.query(func(conn *pgx.Conn) error { return refused(schema.Intact(ctx, conn)) })
+	err := l.Query(func(conn *pgx.Conn) error { return lease.Refused(schema.Intact(ctx, conn)) })
 	if err != nil {
 		return err
 	}
-	return lease.query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
+	return l.Query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
 }
 
 // reader connects a reader to the server that is written to: one address can lead to several servers, and the snapshots
 // of a standby would lose messages.
-func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, group, groups int) (_ *reader, err error) {
+func (s *Snapshot) reader(ctx context.Context, writing *lease.Link, pool *messages.Pool, group, groups int) (_ *reader, err error) {
 	conn, err := connect(ctx, s.conn, s.owner)
 	if err != nil {
 		return nil, err
@@ -251,7 +259,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *link, pool *pagePool, gr
 	if err != nil {
 		return nil, err
 	}
-	if here != writing.server {
+	if here != writing.Server {
 		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
 			"or add target_session_attrs=read-write")
 	}
@@ -263,7 +271,7 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 	if err := cursors.RefuseStandby(ctx, conn); err != nil {
 		return err
 	}
-	if err := refused(schema.Check(ctx, conn)); err != nil {
+	if err := lease.Refused(schema.Check(ctx, conn)); err != nil {
 		return err
 	}
 	rows, err := cursors.Rows(ctx, conn, s.destination)
@@ -292,24 +300,13 @@ func (s *Snapshot) prepare(ctx context.Context, conn *pgx.Conn) error {
 
 // create creates the cursors of a destination once, even if several relays try.
 func (s *Snapshot) create(ctx context.Context, conn *pgx.Conn) error {
-	return inTransaction(ctx, conn, func(tx pgx.Tx) error {
+	return lease.InTransaction(ctx, conn, func(tx pgx.Tx) error {
 		if err := lockLayout(ctx, tx, s.destination); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, createCursorsSQL, s.destination, s.cfg.Groups)
 		return err
 	})
-}
-
-// refused marks an error as permanent if the database lacks something that somebody has to repair.
-func refused(err error) error {
-	for _, cure := range []error{schema.ErrMissing, schema.ErrOutdated, schema.ErrTooNew, schema.ErrChanged,
-		schema.ErrForbidden, schema.ErrUnsupportedServer, schema.ErrHidden, schema.ErrSegments} {
-		if errors.Is(err, cure) {
-			return dial.Permanent("%w", err)
-		}
-	}
-	return err
 }
 
 // lockLayout prevents other transactions from changing the set of cursors of a destination until tx ends.
@@ -358,7 +355,7 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) 
 			s.cfg.Logger.Info("standing by, another relay owns the shard group",
 				"destination", s.destination, "shard_group", group, "shard_groups", groups, "owner", row.Owner)
 		}
-		if err := pauseFor(ctx, s.cfg.Lease/3); err != nil {
+		if err := lease.Pause(ctx, s.cfg.Lease/3); err != nil {
 			return row, since, err
 		}
 	}
@@ -385,7 +382,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 		return row, since, false, nil
 	}
 	since = time.Now()
-	err = conn.QueryRow(ctx, reading(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+	err = conn.QueryRow(ctx, schema.ReadingOf(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
 		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
 		row.Held = false // look again at once
@@ -400,7 +397,6 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 	return row, since, true, nil
 }
 
-// pauseFor waits for d plus or minus a fifth, so that relays that started together don't stay in step.
-func pauseFor(ctx context.Context, d time.Duration) error {
-	return dial.Pause(ctx, time.Duration(float64(d)*(0.8+0.4*mathrand.Float64())))
-}
+// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
+// at once. The caller must ensure that no other source uses the name at the same time.
+func (s *Snapshot) As(owner string) { s.owner = owner }

@@ -37,10 +37,10 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 	for _, limit := range []int{7, 1000, 100_000} {
 		source := db.source(fmt.Sprint("pages of ", limit), SnapshotConfig{})
 		source.minPage = 1
-		s := acquire(t, source)
+		s := testdb.Acquire(t, source)
 		last, n := int64(0), 0
 		for n < total {
-			ds := next(t, s, limit)
+			ds := testdb.Next(t, s, limit)
 			if len(ds) > limit {
 				t.Fatalf("%d messages returned, %d asked for", len(ds), limit)
 			}
@@ -53,11 +53,11 @@ func TestABacklogIsReadInOrderOfIDWhateverThePageSize(t *testing.T) {
 			n += len(ds)
 			if limit == 7 && n > 500 {
 				// Far enough: go on where that was settled, in a new session and larger pages.
-				settle(t, s, &ds[len(ds)-1])
+				testdb.Settle(t, s, &ds[len(ds)-1])
 				if err := s.Close(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				s = acquire(t, source)
+				s = testdb.Acquire(t, source)
 				limit = 5000
 			}
 		}
@@ -73,10 +73,10 @@ func TestLargeMessagesComeInSmallBatches(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', convert_to(repeat('x', 100000), 'UTF8') FROM generate_series(1, 500)`)
 	const pageBytes = 1 << 20
-	s := acquire(t, db.source("d", SnapshotConfig{PageBytes: pageBytes}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PageBytes: pageBytes}))
 	n := 0
 	for n < 500 {
-		ds := next(t, s, 5000)
+		ds := testdb.Next(t, s, 5000)
 		size := 0
 		for i := range ds {
 			size += len(ds[i].Payload)
@@ -119,10 +119,10 @@ func TestMoreThanAPageHasRoomForComesInOrderToo(t *testing.T) {
 			db.commit(txs)
 			source := db.source("d", c.cfg)
 			source.minPage = 1
-			s := acquire(t, source)
+			s := testdb.Acquire(t, source)
 			last, n := int64(0), 0
 			for n < total {
-				ds := next(t, s, 1000)
+				ds := testdb.Next(t, s, 1000)
 				for i := range ds {
 					if ds[i].Position <= last {
 						t.Fatalf("id %d came after %d", ds[i].Position, last)
@@ -143,8 +143,8 @@ func TestARowThatIsNoMessageIsInvalidAndSaysWhy(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, headers) VALUES
 		('', NULL), ('t', '[1]'), ('t', '"x"'), ('t', '{"": "x"}'), ('t', '{"a": "x\r\ny"}'), ('t', '{"a": 1, "b": null, "c": {"d": [true]}}')`)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
-	ds := next(t, s, 10)
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
+	ds := testdb.Next(t, s, 10)
 	want := []string{
 		"Topic is empty, and every message needs one",
 		"headers are a JSON array, they must be an object",
@@ -174,12 +174,12 @@ func TestHeadersArriveInTheOrderInWhichTheyWereWritten(t *testing.T) {
 	db.Exec(`INSERT INTO outbox.messages (topic, key, headers) VALUES ('t', 'k', E'{ "longer" : "1",\n\t"b": [ 1, "\\u0000" ],\r"a": "x\\ny", "b": "3", "a": "" }')`)
 	db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, created_at, retry_at, headers)
 		SELECT 'd', 'k', id, message_id, topic, key, shard, created_at, now(), headers FROM outbox.messages`)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	held, err := s.(relay.Together).HeldTogether(t.Context(), []string{"k"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []relay.Delivery{next(t, s, 1)[0], held[0][0]} {
+	for _, d := range []relay.Delivery{testdb.Next(t, s, 1)[0], held[0][0]} {
 		if got := fmt.Sprintf("%q", d.Headers); got != `[{"longer" "1"} {"b" "3"} {"a" ""}]` || d.Invalid != nil {
 			t.Errorf("%s, %v", got, d.Invalid)
 		}
@@ -205,15 +205,15 @@ func TestARoleWithOddDefaultsChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := acquire(t, source)
-	if ds := next(t, s, 10); payloads(ds) != "a" {
-		t.Fatalf("got %q", payloads(ds))
+	s := testdb.Acquire(t, source)
+	if ds := testdb.Next(t, s, 10); testdb.Payloads(ds) != "a" {
+		t.Fatalf("got %q", testdb.Payloads(ds))
 	} else {
-		settle(t, s, &ds[0])
+		testdb.Settle(t, s, &ds[0])
 	}
 	db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', 'b')`)
-	if ds := next(t, s, 10); payloads(ds) != "b" {
-		t.Fatalf("got %q", payloads(ds))
+	if ds := testdb.Next(t, s, 10); testdb.Payloads(ds) != "b" {
+		t.Fatalf("got %q", testdb.Payloads(ds))
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -258,14 +258,14 @@ func TestAWakeUpEndsAPause(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	wake := make(chan struct{}, 1)
-	s := acquire(t, db.source("d", SnapshotConfig{PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollBusy: time.Hour, PollIdle: time.Hour, Wake: wake}))
 	got := make(chan string)
 	go func() {
 		b, err := s.Next(t.Context(), 10)
 		if err != nil {
 			t.Error(err)
 		}
-		got <- payloads(b.Deliveries)
+		got <- testdb.Payloads(b.Deliveries)
 	}()
 	session := s.(*snapshotSession)
 	// The first poll finds nothing, and the next one is an hour away.
@@ -288,13 +288,13 @@ func TestAWakeUpEndsAPause(t *testing.T) {
 func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession)
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession)
 	var open []relay.Delivery
 	for i := 0; !s.crowded(); i++ {
 		db.Exec(`INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)`, []byte(fmt.Sprint(i)))
-		ds := next(t, s, 10)
-		if payloads(ds) != fmt.Sprint(i) {
-			t.Fatalf("got %q, want %d", payloads(ds), i)
+		ds := testdb.Next(t, s, 10)
+		if testdb.Payloads(ds) != fmt.Sprint(i) {
+			t.Fatalf("got %q, want %d", testdb.Payloads(ds), i)
 		}
 		open = append(open, ds...)
 	}
@@ -308,9 +308,9 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		got <- payloads(b.Deliveries)
+		got <- testdb.Payloads(b.Deliveries)
 	}()
-	settle(t, s, &open[0])
+	testdb.Settle(t, s, &open[0])
 	if text := <-got; text != "more and more" {
 		t.Errorf("got %q", text)
 	}
@@ -323,7 +323,7 @@ func TestManyOpenWindowsWaitForASettlement(t *testing.T) {
 func TestAnIdleCursorIsStoredWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{Lease: 5 * time.Second}))
 	first := db.Value("SELECT prev::text FROM outbox.cursors")
 	ctx, cancel := context.WithCancel(t.Context())
 	idle := make(chan struct{})
@@ -342,10 +342,10 @@ func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
 	source := db.source("d", SnapshotConfig{})
 	source.owner = "one"
 	db.numbered(1, 20)
-	s := acquire(t, source).(*snapshotSession)
-	ds := next(t, s, 20)
-	settle(t, s, &ds[4])
-	db.Exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.link.conn.PgConn().PID()))
+	s := testdb.Acquire(t, source).(*snapshotSession)
+	ds := testdb.Next(t, s, 20)
+	testdb.Settle(t, s, &ds[4])
+	db.Exec("SELECT pg_terminate_backend($1, 10000)", int(s.lease.Link.Conn.PgConn().PID()))
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[9], Delivered: 5})
 	if err == nil || errors.Is(err, relay.ErrLeaseLost) || outbox.IsPermanent(err) {
 		t.Errorf("settle: %v, want an error that says that the connection broke", err)
@@ -354,9 +354,9 @@ func TestAConnectionThatBreaksEndsTheSessionAndNothingElse(t *testing.T) {
 		t.Error("the session reads on")
 	}
 	_ = s.Close(t.Context())
-	again := next(t, acquire(t, source), 20)
-	if payloads(again) != payloads(ds[5:]) {
-		t.Errorf("got %q, want what was not settled: %q", payloads(again), payloads(ds[5:]))
+	again := testdb.Next(t, testdb.Acquire(t, source), 20)
+	if testdb.Payloads(again) != testdb.Payloads(ds[5:]) {
+		t.Errorf("got %q, want what was not settled: %q", testdb.Payloads(again), testdb.Payloads(ds[5:]))
 	}
 }
 
@@ -375,8 +375,8 @@ func TestASettlementThatFailsChangesNothing(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', 'a'), ('t', 'k', 'b')`)
 	source := db.source("d", SnapshotConfig{})
-	s := acquire(t, source)
-	ds := next(t, s, 10)
+	s := testdb.Acquire(t, source)
+	ds := testdb.Next(t, s, 10)
 	db.Exec(`DROP PUBLICATION everything`)
 	db.Exec(`DELETE FROM outbox.messages WHERE id = $1`, ds[0].Position)
 	err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Hold: []relay.Hold{{Delivery: &ds[0]}}})
@@ -390,8 +390,8 @@ func TestASettlementThatFailsChangesNothing(t *testing.T) {
 		t.Error("the session went on reading after a failure")
 	}
 	_ = s.Close(t.Context())
-	s = acquire(t, source)
-	if ds := next(t, s, 10); payloads(ds) != "b" {
-		t.Errorf("got %q, want the message that is left", payloads(ds))
+	s = testdb.Acquire(t, source)
+	if ds := testdb.Next(t, s, 10); testdb.Payloads(ds) != "b" {
+		t.Errorf("got %q, want the message that is left", testdb.Payloads(ds))
 	}
 }

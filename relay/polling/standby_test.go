@@ -32,7 +32,7 @@ func TestWhatIsHandedOutSurvivesAFailoverToASynchronousStandby(t *testing.T) {
 			t.Cleanup(func() { _ = standby.Close() })
 
 			// The standby becomes synchronous while the relay runs, and falls behind at once.
-			s := acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond, Lease: time.Minute}))
+			s := testdb.Acquire(t, db.source("d", SnapshotConfig{PollIdle: time.Millisecond, Lease: time.Minute}))
 			db.Exec("ALTER SYSTEM SET synchronous_standby_names = 'one'")
 			db.Exec("SELECT pg_reload_conf()")
 			conn := db.Connect()

@@ -4,38 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
 // verdict waits until status sees a state of the destination whose cause has the text.
-func (db database) verdict(state admin.State, text string) {
+func (db database) verdict(state health.State, text string) {
 	db.T.Helper()
-	db.seen(string(state)+": "+text, func(d *admin.Destination) bool {
+	db.seen(string(state)+": "+text, func(d *health.Destination) bool {
 		return d.Verdict.State == state && strings.Contains(d.Verdict.Cause, text)
 	})
 }
 
 // seen waits until what status says of the destination is so.
-func (db database) seen(want string, so func(d *admin.Destination) bool) {
+func (db database) seen(want string, so func(d *health.Destination) bool) {
 	db.T.Helper()
 	conn := db.Connect()
-	var report *admin.Report
+	var report *health.Report
 	await.UntilElse(db.T, func() bool {
 		var err error
-		if report, err = admin.Status(db.T.Context(), conn); err != nil {
+		if report, err = health.Status(db.T.Context(), conn); err != nil {
 			db.T.Fatal(err)
 		}
-		i := slices.IndexFunc(report.Destinations, func(d admin.Destination) bool { return d.Name == "orders" })
+		i := slices.IndexFunc(report.Destinations, func(d health.Destination) bool { return d.Name == "orders" })
 		return i >= 0 && so(&report.Destinations[i])
 	}, func() string { return fmt.Sprintf("%s; status says %+v", want, report.Verdict) })
 }
@@ -70,12 +70,12 @@ func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
 		broker := relaytest.NewMemory()
 		end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{})
 		insert("a")
-		db.verdict(admin.StateIdle, "")
+		db.verdict(health.StateIdle, "")
 		broker.Kill()
 		insert("b")
-		db.verdict(admin.StateStalled, "does not answer")
+		db.verdict(health.StateStalled, "does not answer")
 		broker.Restart()
-		db.verdict(admin.StateIdle, "")
+		db.verdict(health.StateIdle, "")
 		if err := end(); err != nil {
 			t.Error(err)
 		}
@@ -84,11 +84,11 @@ func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
 		db := db
 		db.T = t
 		end := db.embed(db.source("orders", SnapshotConfig{}), relaytest.NewMemory(), relay.Config{})
-		db.verdict(admin.StateIdle, "")
+		db.verdict(health.StateIdle, "")
 		db.Exec("ALTER TABLE outbox.messages RENAME COLUMN payload TO gone")
-		db.verdict(admin.StateBroken, "payload")
+		db.verdict(health.StateBroken, "payload")
 		db.Exec("ALTER TABLE outbox.messages RENAME COLUMN gone TO payload")
-		db.verdict(admin.StateIdle, "")
+		db.verdict(health.StateIdle, "")
 		if err := end(); err != nil {
 			t.Error(err)
 		}
@@ -100,7 +100,7 @@ func TestStatusTellsTheTruthAboutARelayInAService(t *testing.T) {
 		broker.Fail("bad", 100, outbox.Permanent(errors.New("no such account")))
 		end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{OnExhausted: relay.Stop})
 		insert("bad")
-		db.verdict(admin.StateStopped, "no such account")
+		db.verdict(health.StateStopped, "no such account")
 		if err := end(); err == nil {
 			t.Error("the relay ended without an error")
 		}
@@ -113,10 +113,10 @@ func TestTheStateOfASharedRegistrationIsWritten(t *testing.T) {
 	broker := relaytest.NewMemory()
 	source := db.source("orders", SnapshotConfig{Registration: db.register("service", time.Minute)})
 	end := db.embed(source, broker, relay.Config{})
-	db.verdict(admin.StateIdle, "")
+	db.verdict(health.StateIdle, "")
 	broker.Kill()
 	db.Exec("INSERT INTO outbox.messages (topic, key, payload) VALUES ('orders', 'a', '1')")
-	db.verdict(admin.StateStalled, "")
+	db.verdict(health.StateStalled, "")
 	if got := db.Value("SELECT owner || ' ' || state FROM outbox.cursors"); got != "service stalled" {
 		t.Errorf("the cursor says %q", got)
 	}
@@ -150,7 +150,7 @@ func TestASecondRunOfASourceIsRefusedAndReportsNothing(t *testing.T) {
 	if err := end(); err != nil {
 		t.Error(err)
 	}
-	acquire(t, source)
+	testdb.Acquire(t, source)
 }
 
 func TestTheObjectiveOfADestinationIsKnownToAllWhoLook(t *testing.T) {
@@ -160,7 +160,7 @@ func TestTheObjectiveOfADestinationIsKnownToAllWhoLook(t *testing.T) {
 		objective, want time.Duration
 	}{{0, 30 * time.Second}, {time.Minute, time.Minute}, {-1, 0}} {
 		end := db.embed(db.source("orders", SnapshotConfig{LagObjective: c.objective}), relaytest.NewMemory(), relay.Config{})
-		db.seen(c.want.String(), func(d *admin.Destination) bool { return d.LagObjective == c.want })
+		db.seen(c.want.String(), func(d *health.Destination) bool { return d.LagObjective == c.want })
 		if err := end(); err != nil {
 			t.Error(err)
 		}
@@ -176,52 +176,8 @@ func TestAKnownDeadLetterThatDiesAgainIsNew(t *testing.T) {
 	broker := relaytest.NewMemory()
 	broker.Fail("bad", 100, outbox.Permanent(errors.New("no such account")))
 	end := db.embed(db.source("orders", SnapshotConfig{}), broker, relay.Config{})
-	db.verdict(admin.StateDead, "1 new dead letter; last error: no such account")
+	db.verdict(health.StateDead, "1 new dead letter; last error: no such account")
 	if err := end(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestATopicOfAnyLengthIsAmongThoseThatNobodySelects(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	u := NewUnselected(db.Config(), "one", nil)
-	long := make([]byte, 5000)
-	for i := range long {
-		long[i] = byte('a' + rand.N(26)) // what repeats is compressed
-	}
-	for _, m := range []outbox.Message{{Topic: string(long), EventType: string(long)},
-		{Topic: string(long[:2000]) + "another"}, {Topic: "short"}, {Topic: "short"}} {
-		m.ID = outbox.NewID()
-		u.Note(&m)
-	}
-	if err := u.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'short' OR topic LIKE $1 || '%'",
-		string(long[:900])); n != "4" {
-		t.Errorf("%s messages are listed, want 4", n)
-	}
-	if u.Note(&outbox.Message{Topic: "short"}) {
-		t.Error("a topic is new a second time")
-	}
-}
-
-func TestWhatCannotBeListedNowIsListedLater(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	u := NewUnselected(db.Config(), "one", nil)
-	db.Exec("ALTER TABLE outbox.unselected RENAME TO gone")
-	u.Note(&outbox.Message{ID: outbox.NewID(), Topic: "a"})
-	if err := u.later.Flush(); err == nil {
-		t.Fatal("it is written to a table that isn't there")
-	}
-	db.Exec("ALTER TABLE outbox.gone RENAME TO unselected")
-	u.Note(&outbox.Message{ID: outbox.NewID(), Topic: "a"})
-	if err := u.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := db.Value("SELECT sum(messages)::text FROM outbox.unselected WHERE topic = 'a'"); n != "2" {
-		t.Errorf("%s messages are counted, want 2", n)
 	}
 }

@@ -431,9 +431,8 @@ func (s *snapshotSession) crowded() bool {
 
 // crash ends a session as SIGKILL would: nothing is settled or given back.
 func crash(s *snapshotSession) {
-	s.lease.stop()
-	<-s.lease.renewed
-	dial.HangUp(s.lease.link.conn)
+	s.lease.StopRenewing()
+	dial.HangUp(s.lease.Link.Conn)
 	s.reader.hangUp()
 	s.source.released()
 }

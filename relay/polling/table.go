@@ -3,14 +3,14 @@ package polling
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
-	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/holds"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 )
 
 // Table is the part of a strategy that concerns the tables of the outbox, for a strategy that mostly reads another
@@ -21,7 +21,7 @@ import (
 type Table struct {
 	*snapshotSession
 
-	decoder  decoder
+	decoder  messages.Decoder
 	boundary *cursors.Snapshot
 	pausedAt time.Time // when reading last paused at the boundary
 }
@@ -53,7 +53,7 @@ func TableOf(session relay.Session) (*Table, bool) {
 func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	s := t.snapshotSession
 	if len(s.rest) == 0 {
-		if err := s.lease.failure(); err != nil {
+		if err := s.lease.Failure(); err != nil {
 			return relay.Batch{}, err
 		}
 		size := max(limit, s.source.minPage)
@@ -72,8 +72,8 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if err != nil || pg == nil {
 			return relay.Batch{}, err
 		}
-		s.page, s.rest = pg, pg.deliveries
-		pg.users.Store(1)
+		s.page, s.rest = pg, pg.Deliveries
+		pg.Start()
 	}
 	return s.Next(ctx, limit)
 }
@@ -122,8 +122,8 @@ func (t *Table) awaitSettlement(ctx context.Context, atMost time.Duration) error
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-t.lease.broken:
-		return t.lease.failure()
+	case <-t.lease.Ended():
+		return t.lease.Failure()
 	case <-t.settled:
 	case <-timer.C:
 	}
@@ -151,99 +151,28 @@ func (t *Table) Stand(snapshot string) error {
 }
 
 // Epoch is the epoch of the lease; every statement that writes has to name it.
-func (t *Table) Epoch() int64 { return t.lease.epoch }
+func (t *Table) Epoch() int64 { return t.lease.Epoch }
 
 // Failed is closed when no further write is possible; Failure returns the reason.
-func (t *Table) Failed() <-chan struct{} { return t.lease.broken }
+func (t *Table) Failed() <-chan struct{} { return t.lease.Ended() }
 
 // Failure returns nil while the session can write.
-func (t *Table) Failure() error { return t.lease.failure() }
+func (t *Table) Failure() error { return t.lease.Failure() }
 
 // Write runs f on the connection that writes, after all earlier writes. f renews the lease in the cursor's row WHERE
 // epoch is Epoch, and reports whether that row existed. Everything that f does must be one transaction. After an error
 // other than relay.ErrLeaseLost its outcome is unknown; after any error the session is over.
 func (t *Table) Write(ctx context.Context, f func(context.Context, *pgx.Conn) (bool, error)) error {
-	l := t.lease
-	l.link.mu.Lock()
-	defer l.link.mu.Unlock()
-	if err := l.failure(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithDeadline(ctx, l.expires())
-	defer cancel()
-	since := time.Now()
-	owned, err := f(ctx, l.link.conn)
-	if err == nil && !owned {
-		err = relay.ErrLeaseLost
-	}
-	if err == nil {
-		err = dial.Replicated(l.link.conn)
-	}
-	if err != nil {
-		return l.fail(err)
-	}
-	l.extend(since)
-	return nil
+	return t.lease.RenewBy(ctx, f)
 }
 
 // Read runs f on the same connection between writes. An error ends the session.
-func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.query(f) }
+func (t *Table) Read(f func(*pgx.Conn) error) error { return t.lease.Query(f) }
 
-// StoreOutcomes stores the holds and dead letters of a settlement; all their messages are in the table. See [Careful].
+// StoreOutcomes stores the holds and dead letters of a settlement, all of whose messages are in the table.
 func (t *Table) StoreOutcomes(ctx context.Context, tx pgx.Tx, s *relay.Settlement) error {
-	return t.source.storeOutcomes(ctx, tx, s)
-}
-
-// MessageColumns names the columns that [Page.Add] takes, in their order.
-func MessageColumns() []string {
-	names := strings.Split(messageColumns, ",")
-	for i := range names {
-		names[i] = strings.TrimPrefix(strings.TrimSpace(names[i]), "m.")
-	}
-	return names
-}
-
-// Page collects messages into batches. Small batches share its memory; with blocks of its own, each would keep much
-// more memory than it uses. It belongs to the goroutine that reads; any goroutine may recycle batches.
-type Page struct {
-	table *Table
-	pg    *page
-
-	// where the next batch begins
-	from, fromBytes int
+	return holds.Store(ctx, tx, t.source.destination, s)
 }
 
 // NewPage returns an empty page.
-func (t *Table) NewPage() *Page {
-	pg := t.pool.get()
-	pg.users.Store(1) // until Drop
-	return &Page{table: t, pg: pg}
-}
-
-// Add decodes a row of MessageColumns in binary format, nil for NULL. What the row points to is copied.
-func (p *Page) Add(row [][]byte) (*relay.Delivery, error) {
-	return p.table.decoder.decode(p.pg, row)
-}
-
-// Len is the number of messages that are not yet in a batch, Bytes their approximate size.
-func (p *Page) Len() int   { return len(p.pg.deliveries) - p.from }
-func (p *Page) Bytes() int { return p.pg.arena.bytes - p.fromBytes }
-
-// Batch returns these messages; later ones go into the next batch.
-func (p *Page) Batch() relay.Batch {
-	n := len(p.pg.deliveries)
-	batch := relay.Batch{Deliveries: p.pg.deliveries[p.from:n:n], Recycle: p.table.recycler(p.pg)}
-	p.pg.users.Add(1)
-	p.from, p.fromBytes = n, p.pg.arena.bytes
-	return batch
-}
-
-// Full reports whether the next messages should go to another page.
-func (p *Page) Full() bool { return p.pg.arena.bytes >= blockSize*3/4 || len(p.pg.deliveries) >= 1000 }
-
-// Drop ends the page. Its batches remain valid until they are recycled.
-func (p *Page) Drop() { p.table.recycler(p.pg)() }
-
-// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
-// at once. The caller must ensure that no other source uses the name at the same time.
-func (s *Snapshot) As(owner string) { s.owner = owner }
+func (t *Table) NewPage() *messages.Collector { return messages.Collect(t.pool, &t.decoder) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/cursors"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, ok := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, ok := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	if !ok {
 		t.Fatal("the session has no table's side")
 	}
@@ -54,7 +55,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 		if err != nil || string(d.Payload) != want {
 			t.Fatalf("read %q, %v, want %s", d.Payload, err, want)
 		}
-		settle(t, table, &d)
+		testdb.Settle(t, table, &d)
 		if want == "early" {
 			for range 20 {
 				if b, err := table.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 {
@@ -79,7 +80,7 @@ func TestTheTableIsNotReadUpToABoundaryBeforeAllOfItIsVisible(t *testing.T) {
 func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, _ := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	insert := "INSERT INTO outbox.messages (topic, payload) VALUES ('t', $1)"
 	db.Exec(insert, "1")
 	first := take(t, table, "1")
@@ -88,11 +89,11 @@ func TestTheTableIsReadBeyondABoundaryThatIsNotSettled(t *testing.T) {
 	}
 	db.Exec(insert, "2")
 	second := take(t, table, "2")
-	settle(t, table, &first)
+	testdb.Settle(t, table, &first)
 	db.Exec(insert, "3")
 	third := take(t, table, "3")
-	settle(t, table, &second)
-	settle(t, table, &third)
+	testdb.Settle(t, table, &second)
+	testdb.Settle(t, table, &third)
 	ctx := await.Context(t)
 	for {
 		if b, err := table.Next(ctx, 10); errors.Is(err, ErrReached) {
@@ -124,42 +125,9 @@ func take(t *testing.T, table *Table, want string) relay.Delivery {
 func TestWriteOfATableEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	table, _ := TableOf(acquire(t, db.source("d", SnapshotConfig{})))
+	table, _ := TableOf(testdb.Acquire(t, db.source("d", SnapshotConfig{})))
 	err := table.Write(t.Context(), func(context.Context, *pgx.Conn) (bool, error) { return false, nil })
 	if !errors.Is(err, relay.ErrLeaseLost) || !errors.Is(table.Failure(), relay.ErrLeaseLost) {
 		t.Errorf("%v, and then %v", err, table.Failure())
-	}
-}
-
-func TestSmallBatchesShareAPageUntilTheLastIsRecycled(t *testing.T) {
-	t.Parallel()
-	pool := &pagePool{}
-	table := &Table{snapshotSession: &snapshotSession{pool: pool}}
-	page := table.NewPage()
-	row := make([][]byte, messageColumnCount)
-	row[colID], row[colMessageID], row[colShard], row[colCreatedAt] = make([]byte, 8), make([]byte, 16), make([]byte, 2), make([]byte, 8)
-	row[colTopic] = []byte("t")
-	var batches []relay.Batch
-	for _, text := range []string{"first", "second"} {
-		row[colPayload] = []byte(text)
-		if _, err := page.Add(row); err != nil {
-			t.Fatal(err)
-		}
-		if page.Len() != 1 || page.Bytes() != len(text) || page.Full() {
-			t.Errorf("%d messages of %d bytes wait for a batch, full: %v", page.Len(), page.Bytes(), page.Full())
-		}
-		batches = append(batches, page.Batch())
-	}
-	page.Drop()
-	batches[0].Recycle()
-	if pool.free.Len() != 0 {
-		t.Fatal("the page is free though a batch isn't recycled")
-	}
-	if d := batches[1].Deliveries; len(d) != 1 || string(d[0].Payload) != "second" {
-		t.Errorf("the second batch is %v", d)
-	}
-	batches[1].Recycle()
-	if pool.free.Len() != 1 {
-		t.Error("the page is not used again")
 	}
 }

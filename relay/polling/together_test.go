@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
 func TestTheHoldsOfSeveralLanesAreReadTogether(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	for i, lane := range []string{"b", "a", "c", "a", "b", `"{,}`, "a"} {
 		db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, retry_at, attempts)
 			VALUES ('d', $1, $2::int, gen_random_uuid(), 't', $1, 0, 'x', now(), now(), $2::int)`, lane, i+1)
@@ -40,7 +41,7 @@ func TestTheHoldsOfSeveralLanesAreReadTogether(t *testing.T) {
 func TestASettlementLocksHoldsInTheOrderOfTheirIDs(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	s := acquire(t, db.source("d", SnapshotConfig{}))
+	s := testdb.Acquire(t, db.source("d", SnapshotConfig{}))
 	for _, id := range []int{2, 1} {
 		db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, retry_at, attempts)
 			VALUES ('d', 'k' || 3 - $1::int, $1::int, gen_random_uuid(), 't', 'k' || 3 - $1::int, 0, 'x', now(), now(), 1)`, id)

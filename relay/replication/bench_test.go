@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
 // BenchmarkReadingTheLog reads rows of 256 bytes, by transactions of one row and of a hundred, and settles every
@@ -44,7 +46,7 @@ func BenchmarkReadingTheLog(b *testing.B) {
 				}
 				if k := len(got.Deliveries); k > 0 {
 					n += k
-					settle(b, s, &got.Deliveries[k-1])
+					testdb.Settle(b, s, &got.Deliveries[k-1])
 					got.Recycle()
 				}
 			}

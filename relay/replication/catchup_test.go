@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
@@ -124,7 +125,7 @@ func TestWhatWasInFlightDuringAnOutageIsNotRepeated(t *testing.T) {
 	if err := s.readMode(true); err != nil {
 		t.Fatal(err)
 	}
-	settle(t, s, &ds[maxFallbacks])
+	testdb.Settle(t, s, &ds[maxFallbacks])
 	offLog(t, s)
 	again := 0
 	for text := ""; text != want[0]; {

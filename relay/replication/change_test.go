@@ -40,7 +40,7 @@ func TestTheTableMayChangeWhileTheLogIsRead(t *testing.T) {
 	if ds[0].ContentType != "" || ds[3].ContentType != "x/y" {
 		t.Errorf("content types %q and %q", ds[0].ContentType, ds[3].ContentType)
 	}
-	settle(t, s, &ds[3])
+	testdb.Settle(t, s, &ds[3])
 }
 
 func TestLargeValuesAndNullsArriveWhole(t *testing.T) {
@@ -108,7 +108,7 @@ func TestAPipelineThatIsFullKeepsTheStreamAlive(t *testing.T) {
 	if n := db.Value(`SELECT count(*) FROM pg_replication_slots s, outbox.slots p WHERE s.confirmed_flush_lsn > p.position`); n != "0" {
 		t.Error("more is confirmed than is stored")
 	}
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 	read(t, s, 4999)
 	db.DropSlots()
 }
@@ -149,7 +149,7 @@ func TestAHugeTransactionTakesLittleMemory(t *testing.T) {
 				peak = max(peak, m.HeapAlloc)
 			}
 			n += k
-			settle(t, s, &b.Deliveries[k-1])
+			testdb.Settle(t, s, &b.Deliveries[k-1])
 			b.Recycle()
 		}
 	}

@@ -112,13 +112,7 @@ func crash(s relay.Session, l *lines) {
 
 func acquire(t testing.TB, s relay.Source) *session {
 	t.Helper()
-	ctx := await.Context(t)
-	owned, err := s.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = owned.Close(context.Background()) }) // the test may have done so
-	return owned.(*session)
+	return testdb.Acquire(t, s).(*session)
 }
 
 // read returns the next n messages; their texts are copies.
@@ -142,18 +136,11 @@ func texts(ds []relay.Delivery) (all []string) {
 	return all
 }
 
-func settle(t testing.TB, s relay.Session, through *relay.Delivery) {
-	t.Helper()
-	if err := s.Settle(t.Context(), relay.Settlement{Through: through, Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // one reads a message, and settles it.
 func one(t testing.TB, s relay.Session) string {
 	t.Helper()
 	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 	return texts(ds)[0]
 }
 

@@ -7,7 +7,9 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/await"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay/polling"
 )
 
@@ -19,7 +21,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	streaming(t, s)
 	db.insert("1")
 	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 
 	table, err := polling.NewSnapshot(db.Config(), "d", polling.SnapshotConfig{})
 	if err != nil {
@@ -30,12 +32,12 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 		t.Fatalf("while the log is read: %v", err)
 	}
 	conn := db.Connect()
-	abandon := admin.HandoverOptions{Abandon: true}
+	abandon := destinations.HandoverOptions{Abandon: true}
 	action := admin.Action{Actor: "test"}
-	if err := admin.Handover(t.Context(), conn, "d", admin.ByTable, abandon, action); !errors.Is(err, admin.ErrInUse) {
+	if err := destinations.Handover(t.Context(), conn, "d", destinations.ByTable, abandon, action); !errors.Is(err, admin.ErrInUse) {
 		t.Fatalf("abandoned under its owner: %v", err)
 	}
-	if err := admin.Handover(t.Context(), conn, "d", admin.ByLog, abandon, action); err == nil {
+	if err := destinations.Handover(t.Context(), conn, "d", destinations.ByLog, abandon, action); err == nil {
 		t.Fatal("the table was abandoned")
 	}
 	if err := s.Close(t.Context()); err != nil {
@@ -48,7 +50,7 @@ func TestARelayOfTheTableIsRefusedWhileTheLogIsRead(t *testing.T) {
 	await.Until(t, "the stream has ended", func() bool {
 		return db.try("SELECT NOT active FROM pg_replication_slots WHERE slot_name = $1", logged.cfg.Slot)
 	})
-	if err := admin.Handover(t.Context(), conn, "d", admin.ByTable, abandon, action); err != nil {
+	if err := destinations.Handover(t.Context(), conn, "d", destinations.ByTable, abandon, action); err != nil {
 		t.Fatal(err)
 	}
 	if n := db.Value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/relay/polling"
@@ -23,8 +24,8 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 	ctx := await.Context(t)
 	conn := db.Connect()
 	for range rounds(t, 4) {
-		for _, to := range []string{admin.ByTable, admin.ByLog} {
-			if err := admin.Handover(ctx, conn, "d", to, admin.HandoverOptions{}, admin.Action{Actor: "test"}); err != nil {
+		for _, to := range []string{destinations.ByTable, destinations.ByLog} {
+			if err := destinations.Handover(ctx, conn, "d", to, destinations.HandoverOptions{}, admin.Action{Actor: "test"}); err != nil {
 				t.Fatal(err)
 			}
 			// Some load on this side.
@@ -56,7 +57,8 @@ func TestAHandoverUnderLoadLosesRepeatsAndInvertsNothing(t *testing.T) {
 func TestADestinationThatIsReadFromTheTableCanNotBeHandedOver(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	err := admin.Handover(t.Context(), db.Connect(), "d", admin.ByLog, admin.HandoverOptions{}, admin.Action{Actor: "test"})
+	err := destinations.Handover(t.Context(), db.Connect(), "d", destinations.ByLog, destinations.HandoverOptions{},
+		admin.Action{Actor: "test"})
 	if err == nil || !strings.Contains(err.Error(), "strategy: replication") {
 		t.Error(err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // layout maps the columns of one relation message to those of a message. The log sends that message again when the
@@ -62,7 +62,7 @@ type columns struct {
 }
 
 func newColumns() columns {
-	names := polling.MessageColumns()
+	names := messages.ColumnNames()
 	at := func(name string) int { return slices.Index(names, name) }
 	return columns{names: names, id: at("id"), messageID: at("message_id"), topic: at("topic"), key: at("key"),
 		aggregateID: at("aggregate_id"), createdAt: at("created_at"), payload: at("payload"), headers: at("headers"),

@@ -81,7 +81,7 @@ func TestASlotThatSomebodyElseHasMadeOrAdvancedIsNotTrusted(t *testing.T) {
 			streaming(t, s)
 			db.insert("1", "2")
 			ds := read(t, s, 2)
-			settle(t, s, &ds[0])
+			testdb.Settle(t, s, &ds[0])
 			if err := s.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -376,16 +376,16 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 		switch round % 4 {
 		case 0: // published, not settled
 		case 1: // settled, the server not told
-			settle(t, s, &ds[n])
+			testdb.Settle(t, s, &ds[n])
 			unsettled = unsettled[n+1:]
 		case 2: // and told
-			settle(t, s, &ds[n])
+			testdb.Settle(t, s, &ds[n])
 			unsettled = unsettled[n+1:]
 			if err := s.confirm(s.wal, true); err != nil {
 				t.Fatal(err)
 			}
 		case 3: // the position is stored without a settlement
-			settle(t, s, &ds[len(ds)-1])
+			testdb.Settle(t, s, &ds[len(ds)-1])
 			unsettled = nil
 			if err := s.store(ctx, nil); err != nil {
 				t.Fatal(err)

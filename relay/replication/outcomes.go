@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/internal/holds"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -20,14 +20,14 @@ func outcomesOf(s *relay.Settlement) bool {
 }
 
 func (s *session) storeOutcomes(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
-	return polling.Careful(ctx, tx, settlement, s.storeAll)
+	return holds.Careful(ctx, tx, settlement, s.storeAll)
 }
 
 // storeAll stores holds and dead letters. If a message has a row, the row is copied; a message that was only emitted
 // has none, and is written as it came.
 func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Settlement) error {
 	if slices.ContainsFunc(settlement.Hold, func(h relay.Hold) bool { return emitted(h.Delivery) }) {
-		if err := polling.LockHolds(ctx, tx, s.source.destination, settlement); err != nil {
+		if err := holds.Lock(ctx, tx, s.source.destination, settlement); err != nil {
 			return fmt.Errorf("lock holds: %w", err)
 		}
 	}
@@ -109,7 +109,7 @@ func (s *session) holdEmitted(ctx context.Context, tx pgx.Tx, h *relay.Hold) err
 }
 
 const buryEmittedSQL = `INSERT INTO outbox.dead_letters ` + emittedColumns + `, reason, error) ` + emittedValues + `, $18, coalesce($19, ''))
-` + polling.DeadAgainSQL
+` + holds.DeadAgainSQL
 
 func (s *session) buryEmitted(ctx context.Context, tx pgx.Tx, d *relay.Dead) error {
 	_, err := tx.Exec(ctx, buryEmittedSQL, append(s.emittedArguments(d.Delivery), string(d.Reason), schema.Note(tx.Conn(), d.Err))...)

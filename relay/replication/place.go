@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// mode is what an operator wants a destination to be read from; see admin.Handover.
+// mode is what an operator wants a destination to be read from; see destinations.Handover in admin/destinations.
 type mode string
 
 const (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -60,7 +61,7 @@ func TestNothingIsLostThatThePublicationDidNotSend(t *testing.T) {
 					streaming(t, s)
 					db.insert("1")
 					ds := read(t, s, 1)
-					settle(t, s, &ds[0])
+					testdb.Settle(t, s, &ds[0])
 					stop := func() {
 						if err := s.Close(t.Context()); err != nil {
 							t.Fatal(err)
@@ -197,7 +198,7 @@ func TestWhatHidesNoInsertIsNoReasonToReadTheTable(t *testing.T) {
 			}
 			db.insert("1")
 			ds := read(t, s, 1)
-			settle(t, s, &ds[0])
+			testdb.Settle(t, s, &ds[0])
 			if err := s.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}

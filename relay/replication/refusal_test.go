@@ -146,7 +146,7 @@ func TestARoleThatMayNotReplicateOrPublishIsRefused(t *testing.T) {
 	streaming(t, s)
 	db.insert("1")
 	ds := read(t, s, 1)
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
-	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // reader is the part of a session that only Next uses.
@@ -34,7 +34,7 @@ type reader struct {
 	making     bool      // a boundary is being prepared
 	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
 	makeAgain  time.Time
-	page       *polling.Page
+	page       *messages.Collector
 	complained bool // about a message outside any transaction
 }
 

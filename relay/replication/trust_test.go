@@ -20,6 +20,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
@@ -72,7 +73,7 @@ func TestARoleWithoutRightsCanNotPublishByTheLog(t *testing.T) {
 	if got := texts(ds); got[0] != "a row" {
 		t.Errorf("read %q", got)
 	}
-	settle(t, s, &ds[0])
+	testdb.Settle(t, s, &ds[0])
 	ctx := await.Context(t)
 	for !db.try("SELECT confirmed_flush_lsn > $2::pg_lsn FROM pg_replication_slots WHERE slot_name = $1", source.cfg.Slot, at) {
 		if b, err := s.Next(ctx, 1); err != nil || len(b.Deliveries) > 0 {

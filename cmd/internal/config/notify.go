@@ -5,6 +5,9 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
 )
 
@@ -18,7 +21,7 @@ type Notify struct {
 
 // NotifyWebhook configures a receiver of {"text": ...}.
 type NotifyWebhook struct {
-	URL     Secret        `json:"url" jsonschema:"Where notifications are posted. Whoever knows it can post, so it is masked. Required."`
+	URL     scalar.Secret `json:"url" jsonschema:"Where notifications are posted. Whoever knows it can post, so it is masked. Required."`
 	URLFile string        `json:"url_file" jsonschema:"File that holds the URL, instead of url."`
 	Timeout time.Duration `json:"timeout" jsonschema:"Bound of a request as a whole."`
 }
@@ -29,37 +32,33 @@ type NotifyCommand struct {
 	Timeout time.Duration `json:"timeout" jsonschema:"After it the program is killed."`
 }
 
-func (n *Notify) standard()        { adopt(n, notify.Defaults()) }
-func (w *NotifyWebhook) standard() { w.Timeout = 10 * time.Second }
-func (c *NotifyCommand) standard() { c.Timeout = 10 * time.Second }
+// SetDefaults gives the defaults of package notify.
+func (n *Notify) SetDefaults() { fields.Adopt(n, notify.Defaults()) }
 
-// Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
-// there is none.
-func (c *Config) Notification(d *Destination) *Notify {
-	if d.Notify != nil {
-		return d.Notify
-	}
-	return c.Notify
-}
+// SetDefaults bounds a request.
+func (w *NotifyWebhook) SetDefaults() { w.Timeout = 10 * time.Second }
 
-func (l *loader) notify(n *Notify, path string) {
+// SetDefaults bounds a run.
+func (c *NotifyCommand) SetDefaults() { c.Timeout = 10 * time.Second }
+
+func (n *Notify) check(r *findings.Report, path string) {
 	if n == nil {
 		return
 	}
-	l.check(n.Webhook != nil || n.Command != nil, path, "neither webhook nor command is given, so nobody would be told")
+	r.Check(n.Webhook != nil || n.Command != nil, path, "neither webhook nor command is given, so nobody would be told")
 	if w := n.Webhook; w != nil {
 		at := path + ".webhook"
 		complaint := notifyURL(w.URL.Text())
-		l.check(complaint == "" || l.rejected[at+".url_file"], at+".url", "%s", complaint)
+		r.Check(complaint == "" || r.Faulty(at+".url_file"), at+".url", "%s", complaint)
 	}
 	if c := n.Command; c != nil {
 		at := path + ".command.argv"
 		if len(c.Argv) == 0 || c.Argv[0] == "" {
-			l.check(false, at, "not given; name the program and its arguments, such as [/usr/local/bin/page, --team, orders]")
+			r.Check(false, at, "not given; name the program and its arguments, such as [/usr/local/bin/page, --team, orders]")
 			return
 		}
 		_, err := exec.LookPath(c.Argv[0])
-		l.check(err == nil, at, "the program can't be run: %v", err)
+		r.Check(err == nil, at, "the program can't be run: %v", err)
 	}
 }
 

@@ -5,18 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/internal/configtest"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 )
 
 func TestADestinationNotifiesAsItSaysOrElseAsAllDo(t *testing.T) {
 	t.Parallel()
-	l, complaint := load(t, `
+	l, complaint := configtest.Try(t, `
 database: {url: "postgres://localhost/orders"}
 notify: {webhook: {url: "https://hooks.example.com/hidden"}, every: 5m}
 destinations:
   - {name: a, broker: {stdout: {}}}
   - {name: b, broker: {stdout: {}}, notify: {command: {argv: [cat]}}}
-`, config.Input{})
+`, load.Input{})
 	if complaint != "" {
 		t.Fatal(complaint)
 	}

@@ -3,6 +3,8 @@ package config
 import (
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/relay/replication"
 )
 
@@ -12,12 +14,13 @@ type Replication struct {
 	Publication string        `json:"publication" jsonschema:"Name of the publication of outbox.messages, which destinations share; with a source, of its table."`
 	Failover    bool          `json:"failover" jsonschema:"Whether the slot is one that PostgreSQL 17 and later copy to standbys."`
 	Emitted     bool          `json:"emitted" jsonschema:"Whether messages that Writer.Emit writes to the log without a row are delivered. Whoever may execute pg_logical_emit_message can then publish; by default that is every role."`
-	CatchUp     Size          `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done, if inserts follow the lock on the row of their key. 0: never."`
+	CatchUp     scalar.Size   `json:"catch_up" jsonschema:"Distance to the log's end from which the table is read instead, until that is done, if inserts follow the lock on the row of their key. 0: never."`
 	Heartbeat   time.Duration `json:"heartbeat" jsonschema:"Silence of the log after which the server is asked where it is, which keeps the slot moving."`
 }
 
-func (r *Replication) standard() {
-	adopt(r, replication.Defaults())
+// SetDefaults gives the defaults of package replication, but no slot: its name is made from the destination.
+func (r *Replication) SetDefaults() {
+	fields.Adopt(r, replication.Defaults())
 	r.Slot, r.Failover = "", true
 }
 
@@ -25,22 +28,4 @@ func (r *Replication) standard() {
 func (r *Replication) Library() replication.Config {
 	return replication.Config{Slot: r.Slot, Publication: r.Publication, WithoutFailover: !r.Failover, Emitted: r.Emitted,
 		CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat}
-}
-
-func (l *loader) replication(d *Destination, path string) {
-	if d.Replication == nil {
-		return
-	}
-	if d.Source != nil {
-		strategy, _ := d.Source.Resolve()
-		l.check(strategy == logStrategy, path+".replication",
-			"given together with source, whose strategy %s reads the table: to read that table by its log, give "+
-				"source.strategy: replication", strategy)
-		l.check(*d.Replication == Replication{Slot: d.Replication.Slot, Publication: d.Replication.Publication,
-			Failover: true, Heartbeat: Standard[Replication]().Heartbeat},
-			path+".replication", "failover, emitted, catch_up and heartbeat have no effect together with source: the slot is "+
-				"made by you, and of the log its table's rows are delivered alone")
-	}
-	l.check(d.ShardGroups == 1, path+".shard_groups",
-		"%d, but a replication slot can't be split: use one group, or leave out replication", d.ShardGroups)
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
+	"github.com/pgoutbox/outbox/cmd/internal/config/internal/configtest"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/route"
 )
@@ -55,7 +57,7 @@ func TestRoutingIsReadAsThePackagesHaveIt(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`syntax = "proto3";`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := mustLoad(t, strings.ReplaceAll(routed, "SCHEMA", file), config.Input{})
+	l := configtest.Load(t, strings.ReplaceAll(routed, "SCHEMA", file), load.Input{})
 	d := l.Config.Destinations[0]
 	wantFilter := route.Filter{Topics: []string{"orders.*"}, Any: []route.Match{
 		{EventType: "Order*", ContentType: "application/json"}, {Header: "region", HeaderValue: "eu-*"}}}
@@ -89,7 +91,7 @@ func TestRoutingIsReadAsThePackagesHaveIt(t *testing.T) {
 	if o := d.Delivery.Outage; d.Rate != 500 || o.After != 20 || o.Initial != time.Second || o.Max != time.Second {
 		t.Errorf("rate %d, outage %+v", d.Rate, o)
 	}
-	again := mustLoad(t, strings.NewReplacer("***", "p").Replace(l.Show()), config.Input{})
+	again := configtest.Load(t, strings.NewReplacer("***", "p").Replace(l.Show()), load.Input{})
 	if !reflect.DeepEqual(again.Config.Destinations, l.Config.Destinations) {
 		t.Errorf("shown, it is another one:\n%s", l.Show())
 	}
@@ -97,11 +99,11 @@ func TestRoutingIsReadAsThePackagesHaveIt(t *testing.T) {
 
 func TestTheDebeziumFormatRoutesByAggregateTypeUnlessToldOtherwise(t *testing.T) {
 	t.Parallel()
-	l := mustLoad(t, minimal+`
+	l := configtest.Load(t, configtest.Minimal+`
   - name: cdc
     format: {debezium: {value: json, expand: true, place: [{field: event_type, alias: eventType}]}}
     broker: {nats: }
-`, config.Input{})
+`, load.Input{})
 	d := l.Config.Destinations[1]
 	rules, err := d.Table().Parse()
 	if err != nil {
@@ -134,8 +136,8 @@ func TestWhatTheDebeziumLayoutCannotPlaceIsFoundBeforeAnythingRuns(t *testing.T)
 		"a type that isn't one": {"format: {debezium: {place: [{field: header.a, type: money}]}}", `"money" is no type`},
 		"compact elsewhere":     {"format: {debezium: {compact: true}}", "the broker is not Redis"},
 	} {
-		_, err := config.Load(config.Input{File: write(t, "outbox.yaml",
-			minimal+"\n  - name: cdc\n    "+test.destination+"\n    broker: {nats: }\n")})
+		_, err := load.Config(load.Input{File: configtest.Write(t, "outbox.yaml",
+			configtest.Minimal+"\n  - name: cdc\n    "+test.destination+"\n    broker: {nats: }\n")})
 		if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -144,7 +146,7 @@ func TestWhatTheDebeziumLayoutCannotPlaceIsFoundBeforeAnythingRuns(t *testing.T)
 
 func TestFaultsOfRoutingHaveTheirPlaces(t *testing.T) {
 	t.Parallel()
-	_, err := config.Load(config.Input{File: write(t, "outbox.yaml", minimal+`
+	_, err := load.Config(load.Input{File: configtest.Write(t, "outbox.yaml", configtest.Minimal+`
   - name: wrong
     filter: [{}, {header_value: x}]
     route: {rules: [{topic: a}], default: "{x}", headers: [{name: a}]}
@@ -154,7 +156,7 @@ func TestFaultsOfRoutingHaveTheirPlaces(t *testing.T) {
     delivery: {outage: {initial: 2s, max: 1s}}
     broker: {file: {path: x}}
 `)})
-	var faults config.Faults
+	var faults findings.Faults
 	if !errors.As(err, &faults) {
 		t.Fatalf("%v", err)
 	}
@@ -181,7 +183,7 @@ func TestFaultsOfRoutingHaveTheirPlaces(t *testing.T) {
 	}
 }
 
-func hasFault(faults config.Faults, path, part string) bool {
+func hasFault(faults findings.Faults, path, part string) bool {
 	for _, f := range faults {
 		if f.Path == path && strings.Contains(f.Message, part) {
 			return true

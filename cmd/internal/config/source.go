@@ -1,12 +1,10 @@
 package config
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped"
 )
@@ -97,40 +95,11 @@ type Purge struct {
 	ArchiveTable string `json:"archive_table" field:"Archive" jsonschema:"Table that rows move to, in the statement that deletes them. It has all columns of the table. Empty: they are deleted."`
 }
 
-func (s *Source) standard() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
+// SetDefaults leaves the strategy to the preset. Checks set what depends on the strategy.
+func (s *Source) SetDefaults() { s.Strategy, s.MaxHolds = "auto", mapped.Defaults("").MaxHolds }
 
-// Library is what package mapped takes of a destination with a table of its own, in a shard group.
-func (d *Destination) Library(group int) (strategy string, m mapping.Mapping, cfg mapped.Config) {
-	strategy, m = d.Source.Resolve()
-	m.RawKey = d.RawKeys()
-	cfg = mapped.Config{
-		Destination:  d.Name,
-		Groups:       d.ShardGroups,
-		Group:        group,
-		LagObjective: d.Objective(),
-		Lease:        d.Lease,
-		PollBusy:     d.Poll.Busy,
-		PollIdle:     d.Poll.Idle,
-		PageBytes:    d.PageBytes(),
-		MaxHolds:     d.Source.MaxHolds,
-		Transactions: d.Source.Transactions,
-		Notify:       d.Source.Notify,
-	}
-	return strategy, m, cfg
-}
-
-// Objective is LagObjective as the library has it, where 0 is the default and a negative one is none.
-func (d *Destination) Objective() time.Duration {
-	if d.LagObjective == 0 {
-		return -1
-	}
-	return d.LagObjective
-}
-
-// PageBytes is how much is read at once.
-func (d *Destination) PageBytes() int { return max(int(d.Delivery.MaxInFlightBytes)/4, 1) }
-
-func (p *Purge) standard() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
+// SetDefaults keeps rows for 30 days.
+func (p *Purge) SetDefaults() { p.Keep, p.Interval = 30*24*time.Hour, time.Minute }
 
 // Config is the purge as its package has it.
 func (p *Purge) Config() mapped.PurgeConfig {
@@ -201,135 +170,11 @@ func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
 	return strategy, m
 }
 
-// RawKeys means that the broker's keys are bytes, so that a column of type bytea can be one as it is. Everywhere else
-// keys are text, and formats write them into text.
-func (d *Destination) RawKeys() bool {
-	return (d.Broker.Kafka != nil || d.Broker.Redis != nil) && d.Format.Description() == nil
-}
-
 // logStrategy is the one that reads the write-ahead log, and neither reads nor changes a row.
 const logStrategy = "replication"
 
-// moves means that a strategy moves an offset, and marks no row.
-func moves(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
-
-// unread says what is given that strategy replication has no use for.
-func (s *Source) unread() (names []string) {
-	for _, o := range []struct {
-		name  string
-		given bool
-	}{
-		{"done", s.Done != (Done{})}, {"claim", s.Claim != (Claim{})}, {"offsets", s.Offsets != (Offsets{})}, {"purge", s.Purge != nil},
-		{"order", s.Order != ""}, {"columns.priority", s.Columns.Priority != ""}, {"types", len(s.Types) > 0}, {"lock",
-			len(s.Lock) > 0}, {"notify", s.Notify != ""},
-		{"failure (but dead_table)", s.Failure != (Failure{DeadTable: s.Failure.DeadTable})},
-	} {
-		if o.given {
-			names = append(names, o.name)
-		}
-	}
-	return names
-}
-
-func (l *loader) source(d *Destination, path string) {
-	s := d.Source
-	if s == nil {
-		return
-	}
-	at := path + ".source"
-	var names []string
-	for _, p := range mapping.Presets() {
-		names = append(names, p.Name)
-	}
-	hint := "; there are " + strings.Join(names, ", ")
-	if near, found := nearest(s.Preset, names); found {
-		hint = "; did you mean " + strconv.Quote(near) + "?"
-	}
-	if s.Preset != "" && !slices.Contains(names, s.Preset) {
-		l.check(false, at+".preset", "%q is no preset%s", s.Preset, hint)
-		l.rejected[at] = true // what it lacks is the preset's
-		return
-	}
-	for i, text := range s.Lock {
-		_, err := strconv.ParseInt(text, 10, 64)
-		l.check(err == nil, element(at+".lock", i), "%q is not a whole number", text)
-	}
-	for i, pair := range s.Columns.HeaderColumns {
-		name, column, _ := strings.Cut(pair, "=")
-		l.check(name != "" && column != "", element(at+".columns.header_columns", i),
-			"%q is not a pair such as sequence=sequence_number", pair)
-	}
-	strategy, m := s.Resolve()
-	l.check(strategy != "auto", at+".strategy", "auto needs a preset; name the strategy: skiplocked, advisory, lease, "+
-		"xmin, serial or replication")
-	l.standardOf(s, at, strategy)
-	logs := strategy == logStrategy
-	l.check(!logs || len(s.unread()) == 0, at, "strategy replication takes rows as they are committed and changes "+
-		"none, so it can't make use of: %s", strings.Join(s.unread(), ", "))
-	l.advise(s.Done.Partition == "" || d.Broker.Kafka != nil, at+".done.partition",
-		"has no effect, since this broker doesn't tell of partitions")
-	l.check(d.ShardGroups == 1 || moves(strategy), path+".shard_groups",
-		"%d, but strategy %s has no groups: run more relays instead", d.ShardGroups, strategy)
-
-	// What can't be delivered must have somewhere to go; nothing is dropped in silence.
-	policy := path + ".delivery.on_exhausted"
-	if _, given := l.origins[policy]; !given && !m.Failure.Place() {
-		d.Delivery.OnExhausted = "block"
-	}
-	l.check(d.Delivery.OnExhausted != "dead_letter" || m.Failure.Place(), policy,
-		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
-}
-
-// standardOf sets the defaults that depend on the strategy.
-func (l *loader) standardOf(s *Source, at, strategy string) {
-	library := mapped.Defaults(strategy)
-	if _, given := l.origins[at+".max_holds"]; !given {
-		s.MaxHolds = library.MaxHolds
-	}
-	if strategy == mapping.SkipLocked {
-		settings.Default(&s.Transactions, library.Transactions)
-	}
-	l.check(s.Transactions == 0 || strategy == mapping.SkipLocked, at+".transactions",
-		"%d, but strategy %s has no transactions open while it publishes: leave it out", s.Transactions, strategy)
-}
-
-// checkSource reports what the packages mapping and mapped have to say, by the names of fields of theirs.
-func (d *Destination) checkSource() error {
-	var faults settings.Faults
-	s := d.Source
-	strategy, m, cfg := d.Library(0)
-	faults.Add("", cfg.Check(strategy))
-	faults.Add("", m.Validate())
-	if strategy != "auto" {
-		faults.Add("", m.Suits(strategy))
-	}
-	if p := s.Purge; p != nil && strategy != mapping.Replication {
-		faults.Add("Purge", p.Config().Check(m))
-	}
-	return faults.Err()
-}
-
-// sources checks what destinations with tables of their own have to do with one another.
-func (l *loader) sources(destinations []Destination, at string) {
-	tables := make(map[string]string)
-	for i := range destinations {
-		d, path := &destinations[i], element(at, i)
-		if d.Source == nil {
-			continue
-		}
-		table, setting := d.Source.Records()
-		if table == "" {
-			continue
-		}
-		written := table
-		if name, err := mapping.ParseTableName(table); err == nil {
-			written = name.String()
-		}
-		first, twice := tables[written]
-		l.check(!twice, path+".source."+setting, "%s records in %s as well what it has delivered; %s", first, table, OnceOnly)
-		tables[written] = path
-	}
-}
+// keepsOffsets means that a strategy moves an offset, and marks no row.
+func keepsOffsets(strategy string) bool { return strategy == "xmin" || strategy == "serial" }
 
 // OnceOnly is why no two destinations record in one table what they have delivered.
 const OnceOnly = "rows are marked, or offsets moved, once, so such a table has one destination"
@@ -340,7 +185,7 @@ func (s *Source) Records() (table, setting string) {
 	switch strategy, m := s.Resolve(); {
 	case strategy == logStrategy:
 		return "", ""
-	case moves(strategy):
+	case keepsOffsets(strategy):
 		return m.Offsets.Table, "offsets.table"
 	default:
 		return m.Table, "table"

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/internal/configtest"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped"
 )
@@ -17,8 +19,8 @@ destinations:
 
 func TestASourceGoesOverItsPreset(t *testing.T) {
 	t.Parallel()
-	l, complaint := load(t, strings.Replace(withSource, "SOURCE",
-		`{preset: outbox_events, strategy: advisory, table: shop.outbox_events, columns: {key: "all", header_columns: [dedup=dedup_key]}, failure: {dead_table: outbox_dead}, lock: ["-1", "2"], purge: {keep: 24h}}`, 1), config.Input{})
+	l, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE",
+		`{preset: outbox_events, strategy: advisory, table: shop.outbox_events, columns: {key: "all", header_columns: [dedup=dedup_key]}, failure: {dead_table: outbox_dead}, lock: ["-1", "2"], purge: {keep: 24h}}`, 1), load.Input{})
 	if complaint != "" {
 		t.Fatal(complaint)
 	}
@@ -37,14 +39,14 @@ func TestASourceGoesOverItsPreset(t *testing.T) {
 
 func TestATableWithoutAPlaceForDeadLettersBlocksUnlessToldOtherwise(t *testing.T) {
 	t.Parallel()
-	l, complaint := load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1), config.Input{})
+	l, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1), load.Input{})
 	if complaint != "" {
 		t.Fatal(complaint)
 	}
 	if got := l.Config.Destinations[0].Delivery.OnExhausted; got != "block" {
 		t.Errorf("the policy is %s", got)
 	}
-	_, complaint = load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}, delivery: {on_exhausted: dead_letter}`, 1), config.Input{})
+	_, complaint = configtest.Try(t, strings.Replace(withSource, "SOURCE", `{preset: outbox}, delivery: {on_exhausted: dead_letter}`, 1), load.Input{})
 	if !strings.Contains(complaint, "the table has no place for dead letters") {
 		t.Errorf("got %q", complaint)
 	}
@@ -74,13 +76,13 @@ func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
 		`{preset: outbox_messages, table: customers}`:                                                                          "rows_may_be_deleted: true",
 		`{preset: outbox_events, table: customers, purge: {}}`:                                                                 "rows_may_be_deleted: true",
 	} {
-		_, complaint := load(t, strings.Replace(withSource, "SOURCE", source, 1), config.Input{})
+		_, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", source, 1), load.Input{})
 		if !strings.Contains(complaint, want) {
 			t.Errorf("%s: %q, want %q", source, complaint, want)
 		}
 	}
 	beside := strings.Replace(withSource, "SOURCE", `{preset: outbox}`, 1) + `  - {name: b, broker: {stdout: {}}, source: {preset: outbox, strategy: replication}}`
-	if _, complaint := load(t, beside, config.Input{}); complaint != "" {
+	if _, complaint := configtest.Try(t, beside, load.Input{}); complaint != "" {
 		t.Errorf("a table that is read by its log too: %s", complaint)
 	}
 	const serial = `{preset: outbox_messages_serial, table: t, offsets: {table: `
@@ -92,7 +94,7 @@ func TestFaultsOfASourceSayWhatIsMissing(t *testing.T) {
 		{`{preset: outbox, table: t}`, serial + `o}}`, ""},
 	} {
 		both := strings.Replace(withSource, "SOURCE", c.first, 1) + `  - {name: b, broker: {stdout: {}}, source: ` + c.second + `}`
-		_, complaint := load(t, both, config.Input{})
+		_, complaint := configtest.Try(t, both, load.Input{})
 		if c.want == "" && complaint != "" || !strings.Contains(complaint, c.want) ||
 			c.want != "" && !strings.Contains(complaint, config.OnceOnly) {
 			t.Errorf("%s beside %s: got %q", c.second, c.first, complaint)
@@ -113,8 +115,8 @@ func TestKeysAreBytesWhereTheBrokersAre(t *testing.T) {
 		`{http: {url: "http://localhost/hook"}}`:                            false,
 		`{stdout: {}}`:                                                      false,
 	} {
-		l, complaint := load(t, strings.NewReplacer("{stdout: {}}", broker, "SOURCE",
-			"{preset: outbox_event}").Replace(withSource), config.Input{})
+		l, complaint := configtest.Try(t, strings.NewReplacer("{stdout: {}}", broker, "SOURCE",
+			"{preset: outbox_event}").Replace(withSource), load.Input{})
 		if complaint != "" {
 			t.Errorf("%s: %s", broker, complaint)
 			continue
@@ -134,7 +136,7 @@ func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
 		"outbox_messages_serial":   {"serial", "lease: 3s|max_holds: 10000|transactions: 0"},
 		"outbox_messages_xmin":     {"xmin", "lease: 3s|max_holds: 10000|transactions: 0"},
 	} {
-		l, complaint := load(t, strings.Replace(withSource, "SOURCE", "{preset: "+preset+"}", 1), config.Input{})
+		l, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", "{preset: "+preset+"}", 1), load.Input{})
 		if complaint != "" {
 			t.Fatal(complaint)
 		}
@@ -151,7 +153,7 @@ func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
 			}
 		}
 	}
-	l, complaint := load(t, strings.Replace(withSource, "SOURCE", `{preset: outbox_events, max_holds: 7, transactions: 2}`, 1), config.Input{})
+	l, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", `{preset: outbox_events, max_holds: 7, transactions: 2}`, 1), load.Input{})
 	if _, _, cfg := l.Config.Destinations[0].Library(0); complaint != "" || cfg.MaxHolds != 7 || cfg.Transactions != 2 {
 		t.Errorf("got %+v, %s", cfg, complaint)
 	}
@@ -162,7 +164,8 @@ func TestASourcesDefaultsAreThoseOfItsStrategy(t *testing.T) {
 		`{preset: outbox_event}, lease: 5ms`:                     "lease: 5ms, it must be at least 100ms",
 		`{preset: outbox_event}, poll: {busy: 50ms, idle: 20ms}`: "poll.idle: 20ms, it must be at least 50ms",
 	} {
-		if _, complaint := load(t, strings.Replace(withSource, "SOURCE", source, 1), config.Input{}); !strings.Contains(complaint, fault) {
+		_, complaint := configtest.Try(t, strings.Replace(withSource, "SOURCE", source, 1), load.Input{})
+		if !strings.Contains(complaint, fault) {
 			t.Errorf("%s: %q is not in %q", source, fault, complaint)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/internal/await"
 )
 
@@ -27,8 +28,8 @@ func TestTheGateKnowsWhoAsks(t *testing.T) {
 	const token, other = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
 	cfg := config.HTTP{
 		Users: []config.User{
-			{Name: "anna", Role: "operator", Destinations: []string{"kafka"}, PasswordHash: config.NewSecret(string(hash))},
-			{Name: "ci", Role: "viewer", Token: config.NewSecret(token)},
+			{Name: "anna", Role: "operator", Destinations: []string{"kafka"}, PasswordHash: scalar.NewSecret(string(hash))},
+			{Name: "ci", Role: "viewer", Token: scalar.NewSecret(token)},
 			{Name: "robot", Role: "operator", TokenSHA256: hex.EncodeToString(digest(other))},
 		},
 		Proxy: &config.Proxy{From: []string{"10.0.0.0/8", "::1/128"}, Header: "X-Forwarded-User"},

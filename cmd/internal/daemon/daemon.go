@@ -21,6 +21,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -35,7 +36,7 @@ type Database struct {
 
 	Conn *pgx.ConnConfig
 
-	// Config is valid, as [config.Load] returns it. What it says of the process is the same in all.
+	// Config is valid, as package load returns it. What it says of the process is the same in all.
 	Config config.Config
 }
 
@@ -63,7 +64,7 @@ type Daemon struct {
 	wanted  []Database
 	units   []*unit // in the order of wanted; one that gave up is among them
 	failed  error   // why a unit could not be made again
-	clients config.Pool
+	clients brokers.Pool
 	reloads chan reload
 	done    chan struct{}
 }

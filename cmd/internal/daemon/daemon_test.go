@@ -15,6 +15,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -63,10 +65,10 @@ func TestTwoDaemonsServeTwoDatabasesInOneProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := config.Standard[config.Config]()
+		cfg := fields.Default[config.Config]()
 		cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
-		to := config.Standard[config.Destination]()
-		to.Name, to.Broker.Stdout = "all", &config.Stdout{}
+		to := fields.Default[config.Destination]()
+		to.Name, to.Broker.Stdout = "all", &brokers.Stdout{}
 		cfg.Destinations = []config.Destination{to}
 		out := &lines{came: make(chan struct{}, 1)}
 		d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}},
@@ -116,10 +118,10 @@ func TestADaemonEndsThoughItsBrokerHangs(t *testing.T) {
 	if _, err := conn.Exec(ctx, "INSERT INTO outbox.messages (topic, payload) VALUES ('orders', '{}')"); err != nil {
 		t.Fatal(err)
 	}
-	cfg := config.Standard[config.Config]()
+	cfg := fields.Default[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
-	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.DrainTimeout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Millisecond), time.Hour
+	to := fields.Default[config.Destination]()
+	to.Name, to.Broker.Stdout, to.DrainTimeout, to.Lease = "all", &brokers.Stdout{}, await.Expiry(time.Millisecond), time.Hour
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: conn.Config(), Config: cfg}},
 		Options{Logger: slog.New(slog.DiscardHandler)})

@@ -16,6 +16,9 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -38,12 +41,12 @@ func installed(t *testing.T) testdb.DB {
 
 // from configures a database; its messages go to the output.
 func from(name string, conn *pgx.ConnConfig, change func(*config.Config)) Database {
-	cfg := config.Standard[config.Config]()
+	cfg := fields.Default[config.Config]()
 	cfg.Name, cfg.HTTP.Listen, cfg.HTTP.API = "relay", "127.0.0.1:0", true
-	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout = "all", &config.Stdout{}
+	to := fields.Default[config.Destination]()
+	to.Name, to.Broker.Stdout = "all", &brokers.Stdout{}
 	cfg.Destinations = []config.Destination{to}
-	cfg.Database.URL = config.NewURL(conn.ConnString())
+	cfg.Database.URL = scalar.NewURL(conn.ConnString())
 	if change != nil {
 		change(&cfg)
 	}
@@ -222,7 +225,7 @@ func TestTheTimeoutsOfADatabaseBindNeitherTheMonitorNorTheAPI(t *testing.T) {
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
 		db.Exec("ALTER DATABASE " + cfg.Database + " SET " + name + " = '31s'")
 	}
-	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &config.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +317,7 @@ func TestAUserOfOneDatabaseHasNoPlaceInAnother(t *testing.T) {
 	const token = "0123456789abcdef0123456789abcdef"
 	team := func(c *config.Config) {
 		c.HTTP.Users = []config.User{{Name: "shop-team", Role: "operator", Destinations: []string{"all"},
-			Databases: []string{"shop"}, Token: config.NewSecret(token)}}
+			Databases: []string{"shop"}, Token: scalar.NewSecret(token)}}
 	}
 	m := deliverFrom(t, from("shop", shop.Config(), team), from("billing", billing.Config(), team))
 	m.send(shop, "first")
@@ -356,9 +359,9 @@ func TestDatabasesShareABrokersClient(t *testing.T) {
 	proxy := testnet.New(t, strings.TrimPrefix(servers.TestNATS(t).URL(), "nats://"))
 	stream := strings.ReplaceAll(outbox.NewID().String(), "-", "")
 	to := func(c *config.Config) {
-		n := config.Standard[config.NATS]()
-		n.URL, n.Stream, n.CreateStream, n.Subject = config.NewURL("nats://"+proxy.Addr()), stream, true, stream+".{topic}"
-		c.Destinations[0].Broker = config.Broker{NATS: &n}
+		n := fields.Default[brokers.NATS]()
+		n.URL, n.Stream, n.CreateStream, n.Subject = scalar.NewURL("nats://"+proxy.Addr()), stream, true, stream+".{topic}"
+		c.Destinations[0].Broker = brokers.Broker{NATS: &n}
 	}
 	both := []Database{from("orders", orders.Config(), to), from("billing", billing.Config(), to)}
 	m := deliverFrom(t, both...)

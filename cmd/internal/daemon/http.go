@@ -89,7 +89,7 @@ func (d *Daemon) route() {
 			answer(rw, ready, map[string]any{"ready": ready, "databases": all})
 		})
 		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
-			all := map[string]health{}
+			all := map[string]healthPage{}
 			well := true
 			for _, u := range units {
 				h := u.watch.health()

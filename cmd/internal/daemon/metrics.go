@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -122,11 +122,11 @@ func newProcess(b *book, o Options) *process {
 
 // states is a set of states for each destination: 1 for each that the verdict names, at the time of the scrape.
 type states struct {
-	verdicts  func() map[string]admin.Verdict
+	verdicts  func() map[string]health.Verdict
 	described *prometheus.Desc
 }
 
-func newStates(b *book, verdicts func() map[string]admin.Verdict) states {
+func newStates(b *book, verdicts func() map[string]health.Verdict) states {
 	s := states{verdicts, b.describe("destination_state", "gauge",
 		"1 for each state that the verdict on the destination names, 0 for the others.", "destination", "state")}
 	b.add(s)
@@ -137,11 +137,11 @@ func (s states) Describe(described chan<- *prometheus.Desc) { described <- s.des
 
 func (s states) Collect(collected chan<- prometheus.Metric) {
 	for name, v := range s.verdicts() {
-		named := map[admin.State]bool{v.State: true}
+		named := map[health.State]bool{v.State: true}
 		for _, f := range v.Also {
 			named[f.State] = true
 		}
-		for _, state := range admin.States() {
+		for _, state := range health.States() {
 			collected <- prometheus.MustNewConstMetric(s.described, prometheus.GaugeValue, truth(named[state]), name, string(state))
 		}
 	}
@@ -149,13 +149,13 @@ func (s states) Collect(collected chan<- prometheus.Metric) {
 
 // WriteReports prints the reports of databases by their names as Prometheus reads it, with the metrics' names that the
 // relay's port has.
-func WriteReports(w io.Writer, reports map[string]*admin.Report) error {
+func WriteReports(w io.Writer, reports map[string]*health.Report) error {
 	registry := prometheus.NewRegistry()
 	for database, r := range reports {
 		b := newBook(registry, database)
 		newBacklogs(b).sample(r, func(string) bool { return true })
-		newStates(b, func() map[string]admin.Verdict {
-			each := make(map[string]admin.Verdict, len(r.Destinations))
+		newStates(b, func() map[string]health.Verdict {
+			each := make(map[string]health.Verdict, len(r.Destinations))
 			for _, d := range r.Destinations {
 				each[d.Name] = d.Verdict
 			}
@@ -175,7 +175,7 @@ func WriteReports(w io.Writer, reports map[string]*admin.Report) error {
 }
 
 // sample takes over what a look at the database found.
-func (m backlogs) sample(r *admin.Report, mine func(destination string) bool) {
+func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
 	for _, d := range r.Destinations {
 		if !mine(d.Name) {
 			continue
@@ -211,7 +211,7 @@ func (m backlogs) sample(r *admin.Report, mine func(destination string) bool) {
 	m.sampled.Set(seconds(r.At))
 }
 
-func (m *metrics) retention(r polling.RetentionReport) {
+func (m *metrics) retention(r retention.Report) {
 	m.emptied.Add(float64(len(r.Emptied)))
 	if r.Err == nil {
 		m.kept.Set(float64(len(r.Kept)))

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
 
@@ -124,8 +124,8 @@ func TestALookAndAPublishedMessageSetTheirTimes(t *testing.T) {
 	}
 	m.observer("kafka", 0, nil).Published([]*outbox.Message{{}}, nil, make([]time.Duration, 3), time.Millisecond)
 	held := time.Unix(1700000000, 0)
-	m.sample(&admin.Report{At: time.Now(), Destinations: []admin.Destination{
-		{Name: "kafka", Held: admin.Held{Oldest: held}, Slot: &admin.Slot{Kept: 4096}}, {Name: "other"},
+	m.sample(&health.Report{At: time.Now(), Destinations: []health.Destination{
+		{Name: "kafka", Held: health.Held{Oldest: held}, Slot: &health.Slot{Kept: 4096}}, {Name: "other"},
 	}}, func(name string) bool { return name == "kafka" })
 	text := scrape(t, m)
 	for _, part := range []string{`outbox_last_published_timestamp_seconds{database="default",destination="kafka"} `,

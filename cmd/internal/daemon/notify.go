@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -79,7 +79,7 @@ func look(database, destination string, mapped bool) string {
 	if mapped {
 		list = "outbox tables dead --destination "
 	}
-	return "See: " + admin.OnDatabase(list+shell.Word(destination), database) + "; " + admin.OnDatabase("outbox status", database) + "."
+	return "See: " + health.OnDatabase(list+shell.Word(destination), database) + "; " + health.OnDatabase("outbox status", database) + "."
 }
 
 // remedy returns what has exactly one message of a destination delivered once more, when its cause is gone.
@@ -104,7 +104,7 @@ func remedy(database string, c config.Destination) func(d *relay.Delivery, block
 		if strings.HasPrefix(id, "-") {
 			id = "-- " + id
 		}
-		return admin.OnDatabase(command+" --destination "+shell.Word(c.Name), database) + " " + id
+		return health.OnDatabase(command+" --destination "+shell.Word(c.Name), database) + " " + id
 	}
 }
 

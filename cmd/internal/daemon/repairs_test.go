@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -43,14 +45,14 @@ func newRepaired(t *testing.T) *repaired {
 	conn.User, conn.Password = "relay", "first"
 	r.m = deliverFrom(t, from("one", conn, func(c *config.Config) {
 		make := func(name string, change func(*config.Destination)) config.Destination {
-			d := config.Standard[config.Destination]()
-			d.Name, d.Broker.Stdout = name, &config.Stdout{}
+			d := fields.Default[config.Destination]()
+			d.Name, d.Broker.Stdout = name, &brokers.Stdout{}
 			change(&d)
 			return d
 		}
-		log := config.Standard[config.Replication]()
+		log := fields.Default[config.Replication]()
 		own := func(table, strategy string) *config.Source {
-			s := config.Standard[config.Source]()
+			s := fields.Default[config.Source]()
 			s.Table, s.Strategy, s.Columns = table, strategy, config.Columns{ID: "id", Topic: "{topic}", Payload: "topic"}
 			return &s
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 )
 
 func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
@@ -114,7 +115,7 @@ func TestTheDestinationsOfATableCountWhatNoneOfThemSelects(t *testing.T) {
 
 func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	d := config.Standard[config.Destination]()
+	d := fields.Default[config.Destination]()
 	if c := paced(d); !reflect.DeepEqual(c, d.Engine()) {
 		t.Errorf("without a rate: %+v", c)
 	}

@@ -9,10 +9,12 @@ import (
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
 	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/registration"
 	"github.com/pgoutbox/outbox/relay/replication"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -37,7 +39,7 @@ func readsOutbox(cfg config.Config) bool {
 
 // OpenSource returns what a shard group of a destination reads. name is the relay's, and registration keeps it where
 // the outbox is read; it is nil elsewhere.
-func OpenSource(conn *pgx.ConnConfig, name string, registration *polling.Registration, c config.Destination, group int,
+func OpenSource(conn *pgx.ConnConfig, name string, registration *registration.Registration, c config.Destination, group int,
 	logger *slog.Logger) (relay.Source, error) {
 	if c.Source == nil {
 		table := polling.SnapshotConfig{
@@ -86,7 +88,7 @@ func settingsOf(c config.Destination) admin.Settings {
 
 // TableLog returns the slot and the publication by which the destination reads a table of its own in a database.
 func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication string) {
-	names := config.Standard[config.Replication]()
+	names := fields.Default[config.Replication]()
 	if c.Replication != nil {
 		names = *c.Replication
 	}

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -21,12 +24,12 @@ const shop = `CREATE TABLE shop (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY 
 
 // ofShop configures a destination that reads it, and sends it to an address.
 func ofShop(name, table, url string) config.Destination {
-	to := config.Standard[config.Destination]()
+	to := fields.Default[config.Destination]()
 	to.Name, to.LagObjective = name, 2*time.Second
-	receiver := config.Standard[config.Webhook]()
-	receiver.URL, receiver.AllowNetworks = config.NewURL(url), []string{"127.0.0.0/8"}
+	receiver := fields.Default[brokers.Webhook]()
+	receiver.URL, receiver.AllowNetworks = scalar.NewURL(url), []string{"127.0.0.0/8"}
 	to.Broker.Webhook = &receiver
-	source := config.Standard[config.Source]()
+	source := fields.Default[config.Source]()
 	source.Strategy, source.Table = "advisory", table
 	source.Columns = config.Columns{ID: "id", Topic: "{topic}", Key: "{key}", Payload: "payload", CreatedAt: "created_at"}
 	source.Done = config.Done{How: "timestamp", Column: "sent_at"}
@@ -109,7 +112,7 @@ func TestTheVerdictOnATableThatExistsIsTheSameWhateverElseThereIs(t *testing.T) 
 // seenBy is the states of destinations as anybody reads them.
 func seenBy(t *testing.T, db testdb.DB) string {
 	t.Helper()
-	r, err := admin.Status(t.Context(), db.Connect())
+	r, err := health.Status(t.Context(), db.Connect())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/cmd/internal/telemetry"
 	"github.com/pgoutbox/outbox/oteloutbox"
 	"github.com/pgoutbox/outbox/relay"
@@ -60,7 +61,7 @@ func (t *traces) close() {
 }
 
 // system names a broker as the semantic conventions do, or as the configuration does where they don't.
-func system(b config.Broker) string {
+func system(b brokers.Broker) string {
 	switch {
 	case b.SQS != nil:
 		return "aws_sqs"

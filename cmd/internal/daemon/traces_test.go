@@ -19,6 +19,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/telemetry/collector"
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/internal/await"
@@ -75,7 +76,7 @@ func TestOneTraceOfThreeProgramsReachesTheCollector(t *testing.T) {
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := config.Load(config.Input{File: file, Environ: []string{"OUTBOX_DATABASE_URL=" + db.Config().ConnString()}})
+	loaded, err := load.Config(load.Input{File: file, Environ: []string{"OUTBOX_DATABASE_URL=" + db.Config().ConnString()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,14 +12,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/around"
-	"github.com/pgoutbox/outbox/relay/polling"
+	"github.com/pgoutbox/outbox/relay/registration"
+	"github.com/pgoutbox/outbox/relay/retention"
+	"github.com/pgoutbox/outbox/relay/unselected"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -29,14 +32,14 @@ type unit struct {
 	Database
 	cfg     config.Config
 	conn    *pgx.ConnConfig
-	clients *config.Pool // the process's
+	clients *brokers.Pool // the process's
 	options Options
 	logger  *slog.Logger
 	served  bool // on the port
 
-	registration *polling.Registration
+	registration *registration.Registration
 
-	retention *polling.Retention // nil if this relay leaves it to others
+	retention *retention.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
 	watch   *watch
@@ -44,7 +47,7 @@ type unit struct {
 	parts   []part
 
 	selection  *selection
-	unselected *polling.Unselected
+	unselected *unselected.Recorder
 	notify     *notifications
 	traces     *traces
 
@@ -66,7 +69,7 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, clients *config.Pool, options Options) (*unit, error) {
+func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, options Options) (*unit, error) {
 	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
@@ -93,10 +96,10 @@ func (u *unit) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
 	u.watch.database = u.called()
-	newStates(u.metrics.book, func() map[string]admin.Verdict { return u.watch.health().Destinations })
+	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
-		retention, err := polling.NewRetention(u.conn, polling.RetentionConfig{
+		retention, err := retention.New(u.conn, retention.Config{
 			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
 		if err != nil {
 			return err
@@ -105,7 +108,7 @@ func (u *unit) assemble() error {
 	}
 
 	u.notify = newNotifications(u.cfg, u.called(), u.metrics, u.logger)
-	u.unselected = polling.NewUnselected(u.conn, u.cfg.Name, u.logger)
+	u.unselected = unselected.New(u.conn, u.cfg.Name, u.logger)
 	u.selection = newSelection(u.cfg, u.metrics.unselected, u.unselected.Note, u.logger)
 	var faults []error
 	for i, destination := range u.cfg.Destinations {
@@ -119,7 +122,7 @@ func (u *unit) assemble() error {
 		for group := range destination.ShardGroups {
 			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
 			if shared == nil {
-				p.broker, err = destination.Open(config.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
+				p.broker, err = destination.Open(brokers.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
 					Logger: logger.With("destination", destination.Name)})
 				if err != nil {
 					faults = append(faults, fmt.Errorf("destination %s: %w", destination.Name, err))
@@ -245,7 +248,7 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 
 // register takes the name of this relay.
 func (u *unit) register(ctx context.Context) (err error) {
-	u.registration, err = polling.Register(ctx, u.conn, u.cfg.Name, polling.RegistrationConfig{
+	u.registration, err = registration.Register(ctx, u.conn, u.cfg.Name, registration.Config{
 		Version: u.options.Version,
 		Lease:   u.longestLease(),
 		Logger:  u.logger,
@@ -293,10 +296,10 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	}
 	if table, ok := source.(accountable); ok {
 		strategy, m := c.Source.Resolve()
-		own := admin.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name),
+		own := health.OwnTable{Destination: c.Name, Group: p.group, Groups: c.ShardGroups, Owner: tableOwner(u.cfg.Name, c.Name),
 			Strategy: strategy,
 			Mapping:  m, LagObjective: c.LagObjective, Settings: settingsOf(c), BeganAt: time.Now()}
-		u.watch.reads(c.Name, p.group, func() admin.OwnTable {
+		u.watch.reads(c.Name, p.group, func() health.OwnTable {
 			now := own
 			now.Account = table.Account()
 			return now

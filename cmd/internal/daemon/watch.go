@@ -13,7 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
@@ -33,11 +34,11 @@ type watch struct {
 	logger       *slog.Logger
 
 	mu     sync.Mutex
-	report *admin.Report // the last that could be read, or an empty one
-	readAt time.Time     // by this process's clock, when that look began
-	err    error         // of the last look
-	live   map[workOn]admin.Live
-	tables map[workOn]func() admin.OwnTable
+	report *health.Report // the last that could be read, or an empty one
+	readAt time.Time      // by this process's clock, when that look began
+	err    error          // of the last look
+	live   map[workOn]health.Live
+	tables map[workOn]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
 }
 
@@ -49,13 +50,13 @@ type workOn struct {
 
 const (
 	// lookEvery is the pause between two looks, lookSoon while somebody looks at the console; a look that takes long,
-	// since the backlog is long, is taken less often, as far as admin.ReadWithin allows. lookAgain is the pause after
+	// since the backlog is long, is taken less often, as far as health.ReadWithin allows. lookAgain is the pause after
 	// one that failed.
 	lookEvery = 4 * time.Second
 	lookAgain = 2 * time.Second
 	lookSoon  = time.Second
 
-	// lookFor is how long a look may take: two looks and a pause fit into admin.ReadWithin. A statement of one ends
+	// lookFor is how long a look may take: two looks and a pause fit into health.ReadWithin. A statement of one ends
 	// before, in the server too.
 	lookFor      = 7 * time.Second
 	statementFor = 5 * time.Second
@@ -63,7 +64,7 @@ const (
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &admin.Report{}, live: make(map[workOn]admin.Live), tables: make(map[workOn]func() admin.OwnTable)}
+		report: &health.Report{}, live: make(map[workOn]health.Live), tables: make(map[workOn]func() health.OwnTable)}
 }
 
 // starting notes a shard group that this relay is to work on.
@@ -76,19 +77,19 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 	if !ofOutbox {
 		owner = tableOwner(w.relay, destination)
 	}
-	w.live[workOn{destination, group}] = admin.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
+	w.live[workOn{destination, group}] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
 		Since: time.Now()}
 }
 
 // reads notes a shard group with a table of its own, and how to ask what is known of it.
-func (w *watch) reads(destination string, group int, table func() admin.OwnTable) {
+func (w *watch) reads(destination string, group int, table func() health.OwnTable) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tables[workOn{destination, group}] = table
 }
 
 // own lists what is known of the destinations with tables of their own.
-func (w *watch) own() (list []admin.OwnTable) {
+func (w *watch) own() (list []health.OwnTable) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range slices.SortedFunc(maps.Keys(w.tables), workOn.compare) {
@@ -134,7 +135,7 @@ func (w *watch) run(ctx context.Context) {
 				default: // it works on them
 				}
 			}
-			pause = max(min(max(w.every(), 20*took), admin.ReadWithin-2*took), time.Second)
+			pause = max(min(max(w.every(), 20*took), health.ReadWithin-2*took), time.Second)
 			if first { // databases that began together don't go on together
 				pause, first = max(rand.N(pause), time.Second), false
 			}
@@ -165,9 +166,9 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	if conn == nil {
 		conn, err = w.conn(ctx)
 	}
-	var found *admin.Report
+	var found *health.Report
 	if err == nil {
-		found, err = admin.StatusWith(ctx, verbs.Bounded(conn, statementFor), w.own(), !w.outbox)
+		found, err = health.StatusWith(ctx, verbs.Bounded(conn, statementFor), w.own(), !w.outbox)
 	}
 	if err != nil {
 		w.logger.Debug("the database could not be looked at", "error", err)
@@ -199,33 +200,33 @@ func (w *watch) work(ctx context.Context) {
 	conn, err := w.conn(ctx)
 	if err == nil {
 		defer connect.Close(conn)
-		err = admin.RunJobs(ctx, conn)
+		err = jobs.RunAll(ctx, conn)
 	}
 	if err != nil && ctx.Err() == nil {
 		w.logger.Warn("a job could not be carried out, and will be tried again", "error", err)
 	}
 }
 
-// health is the body of /healthz/destinations.
-type health struct {
+// healthPage is the body of /healthz/destinations.
+type healthPage struct {
 	Sentence string `json:"sentence"`
-	admin.Verdict
-	Age          float64                  `json:"age_seconds"` // of what is known from the database
-	Relay        string                   `json:"relay"`
-	Destinations map[string]admin.Verdict `json:"destinations"`
+	health.Verdict
+	Age          float64                   `json:"age_seconds"` // of what is known from the database
+	Relay        string                    `json:"relay"`
+	Destinations map[string]health.Verdict `json:"destinations"`
 }
 
 // health is the verdict on what this relay delivers to, as it is now.
-func (w *watch) health() health {
+func (w *watch) health() healthPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
 	verdict, each := w.now(report, age).On(w.destinations)
-	return health{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
+	return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
 
 // amended is the report on all destinations of the database as it is now, for the console.
-func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
+func (w *watch) amended() (r *health.Report, age time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
@@ -233,7 +234,7 @@ func (w *watch) amended() (r *admin.Report, age time.Duration, err error) {
 }
 
 // glance is what amended is, for a page of all databases: it doesn't make looks more frequent.
-func (w *watch) glance() (*admin.Report, time.Duration) {
+func (w *watch) glance() (*health.Report, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
@@ -241,7 +242,7 @@ func (w *watch) glance() (*admin.Report, time.Duration) {
 }
 
 // now is a report with what the parts do, and the commands for this database.
-func (w *watch) now(report *admin.Report, age time.Duration) *admin.Report {
+func (w *watch) now(report *health.Report, age time.Duration) *health.Report {
 	r := report.Amended(w.works(), age, w.err)
 	r.OnDatabase(w.database)
 	return r
@@ -255,8 +256,8 @@ func (w *watch) age() time.Duration {
 }
 
 // works lists what the parts do, in order.
-func (w *watch) works() []admin.Live {
-	var list []admin.Live
+func (w *watch) works() []health.Live {
+	var list []health.Live
 	for _, at := range slices.SortedFunc(maps.Keys(w.live), workOn.compare) {
 		list = append(list, w.live[at])
 	}
@@ -281,10 +282,10 @@ func (w *watch) gaveUp() (list []string) {
 
 // readiness is the body of /readyz.
 type readiness struct {
-	Ready bool         `json:"ready"`
-	Cause string       `json:"cause,omitempty"`
-	Relay string       `json:"relay"`
-	Work  []admin.Live `json:"work"`
+	Ready bool          `json:"ready"`
+	Cause string        `json:"cause,omitempty"`
+	Relay string        `json:"relay"`
+	Work  []health.Live `json:"work"`
 }
 
 // readiness reports whether this process can do its work: each part delivers, or stands by, and the database answers.
@@ -293,7 +294,7 @@ func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := readiness{Relay: w.relay, Work: w.works()}
-	answers := !w.readAt.IsZero() && w.age() <= admin.ReadWithin
+	answers := !w.readAt.IsZero() && w.age() <= health.ReadWithin
 	for _, l := range r.Work {
 		switch relay.State(l.State) {
 		case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
@@ -316,8 +317,8 @@ func (w *watch) readiness() readiness {
 	}
 	// A right that was taken away is known before something needs it.
 	verdict, _ := w.now(w.report, w.age()).On(w.destinations)
-	for _, f := range append([]admin.Finding{verdict.Finding}, verdict.Also...) {
-		if f.State == admin.StateBroken {
+	for _, f := range append([]health.Finding{verdict.Finding}, verdict.Also...) {
+		if f.State == health.StateBroken {
 			r.Ready, r.Cause = false, f.Destination+": broken: "+f.Cause
 			break
 		}

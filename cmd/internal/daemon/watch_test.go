@@ -14,8 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -44,10 +46,10 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}
 	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
 
-	cfg := config.Standard[config.Config]()
+	cfg := fields.Default[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"
-	to := config.Standard[config.Destination]()
-	to.Name, to.Broker.Stdout, to.Lease = "all", &config.Stdout{}, await.Expiry(time.Second)
+	to := fields.Default[config.Destination]()
+	to.Name, to.Broker.Stdout, to.Lease = "all", &brokers.Stdout{}, await.Expiry(time.Second)
 	cfg.Destinations = []config.Destination{to}
 	d, err := New([]Database{{Name: config.DefaultDatabase, Origin: "the test", Conn: address, Config: cfg}},
 		Options{Stdout: &lines{came: make(chan struct{}, 1)}, Logger: slog.New(slog.DiscardHandler)})
@@ -74,7 +76,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}
 	well := func() bool {
 		h := d.units[0].watch.health()
-		return h.State.OK() && h.Age < admin.ReadWithin.Seconds() && d.units[0].watch.readiness().Ready
+		return h.State.OK() && h.Age < health.ReadWithin.Seconds() && d.units[0].watch.readiness().Ready
 	}
 	until("all is well", well)
 	if err := proxy.Freeze(); err != nil {
@@ -82,7 +84,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 	}
 	until("looks have been given up", func() bool {
 		h := d.units[0].watch.health()
-		return h.State == admin.StateBroken && h.Age > admin.ReadWithin.Seconds() && !d.units[0].watch.readiness().Ready
+		return h.State == health.StateBroken && h.Age > health.ReadWithin.Seconds() && !d.units[0].watch.readiness().Ready
 	})
 	if err := proxy.Thaw(); err != nil {
 		t.Fatal(err)
@@ -106,7 +108,7 @@ func TestReadinessIsAboutThisProcess(t *testing.T) {
 	} {
 		w := newWatch("relay", nil, slog.New(slog.DiscardHandler), nil)
 		w.readAt = time.Now().Add(-c.age)
-		w.report = &admin.Report{At: w.readAt}
+		w.report = &health.Report{At: w.readAt}
 		for i, state := range c.states {
 			w.starting("d", i, true)
 			w.note("d", i, state, nil)
@@ -123,7 +125,7 @@ func TestTheVerdictIsAMetric(t *testing.T) {
 	w := newWatch("relay", m, slog.New(slog.DiscardHandler), nil)
 	w.starting("kafka", 0, false)
 	w.note("kafka", 0, relay.StateStalled, context.DeadlineExceeded)
-	newStates(m.book, func() map[string]admin.Verdict { return w.health().Destinations })
+	newStates(m.book, func() map[string]health.Verdict { return w.health().Destinations })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +135,7 @@ func TestTheVerdictIsAMetric(t *testing.T) {
 		if f.GetName() != "outbox_destination_state" {
 			continue
 		}
-		if n := len(f.GetMetric()); n != len(admin.States()) {
+		if n := len(f.GetMetric()); n != len(health.States()) {
 			t.Errorf("%d states", n)
 		}
 		for _, metric := range f.GetMetric() {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 )
 
 const server = `
@@ -307,7 +307,7 @@ func TestWhatHasNoCounterpartIsAnError(t *testing.T) {
 // valid loads what was converted as the relay would.
 func valid(t *testing.T, c Converted) {
 	t.Helper()
-	if err := load(t, c); err != nil {
+	if err := accepted(t, c); err != nil {
 		t.Errorf("%v in\n%s", err, c.YAML)
 	}
 }
@@ -315,7 +315,7 @@ func valid(t *testing.T, c Converted) {
 // unfinished means that the relay would not start before the variable is given.
 func unfinished(t *testing.T, c Converted, variable string) {
 	t.Helper()
-	if err := load(t, c); err == nil || !strings.Contains(err.Error(), "the variable "+variable+" is not set") {
+	if err := accepted(t, c); err == nil || !strings.Contains(err.Error(), "the variable "+variable+" is not set") {
 		t.Errorf("%s isn't asked for: %v in\n%s", variable, err, c.YAML)
 	}
 	if !strings.Contains(strings.Join(c.Notes, "\n"), variable) {
@@ -323,12 +323,12 @@ func unfinished(t *testing.T, c Converted, variable string) {
 	}
 }
 
-func load(t *testing.T, c Converted) error {
+func accepted(t *testing.T, c Converted) error {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "outbox.yaml")
 	if err := os.WriteFile(path, c.YAML, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := config.Load(config.Input{File: path})
+	_, err := load.Config(load.Input{File: path})
 	return err
 }

@@ -109,8 +109,8 @@ func (s service) database() string {
 	return (&url.URL{Scheme: "postgres", User: who, Host: s.at("5432"), Path: s.variable("POSTGRES_DB", user)}).String()
 }
 
-// brokers are the sections of the configuration by the programs that images have, in order of preference.
-var brokers = []struct {
+// sections are those of the configuration by the programs that images have, in order of preference.
+var sections = []struct {
 	programs []string
 	section  func(service) string
 }{

@@ -49,7 +49,7 @@ func Look(dir string, now time.Time) (Found, error) {
 	}
 	f.Compose = name
 	broker := "stdout: {}  # prints the messages; see docs/quickstart for your broker"
-	for _, b := range slices.Backward(brokers) {
+	for _, b := range slices.Backward(sections) {
 		for _, name := range slices.Backward(slices.Sorted(maps.Keys(services))) {
 			if s := services[name]; s.is(b.programs...) {
 				f.Broker, broker = name, b.section(s)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 )
 
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -41,7 +43,7 @@ func loaded(t *testing.T, dir string, f Found) config.Config {
 	if err := os.WriteFile(path, []byte(last.Text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := config.Load(config.Input{File: path})
+	l, err := load.Config(load.Input{File: path})
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, last.Text)
 	}
@@ -50,17 +52,17 @@ func loaded(t *testing.T, dir string, f Found) config.Config {
 
 func TestEachBrokerOfAComposeFileIsInTheConfiguration(t *testing.T) {
 	t.Parallel()
-	for image, check := range map[string]func(config.Broker) string{
-		"apache/kafka:4.3.1":                 func(b config.Broker) string { return b.Kafka.Brokers[0] },
-		"docker.io/bitnami/kafka":            func(b config.Broker) string { return b.Kafka.Brokers[0] },
-		"redpandadata/redpanda:v25@sha256:a": func(b config.Broker) string { return b.Kafka.Brokers[0] },
-		"nats:2-alpine":                      func(b config.Broker) string { return strings.TrimPrefix(b.NATS.URL.Text(), "nats://") },
-		"rabbitmq:4-management": func(b config.Broker) string {
+	for image, check := range map[string]func(brokers.Broker) string{
+		"apache/kafka:4.3.1":                 func(b brokers.Broker) string { return b.Kafka.Brokers[0] },
+		"docker.io/bitnami/kafka":            func(b brokers.Broker) string { return b.Kafka.Brokers[0] },
+		"redpandadata/redpanda:v25@sha256:a": func(b brokers.Broker) string { return b.Kafka.Brokers[0] },
+		"nats:2-alpine":                      func(b brokers.Broker) string { return strings.TrimPrefix(b.NATS.URL.Text(), "nats://") },
+		"rabbitmq:4-management": func(b brokers.Broker) string {
 			return strings.TrimPrefix(b.RabbitMQ.URL.Text(), "amqp://app:pw@")
 		},
-		"valkey/valkey:8":               func(b config.Broker) string { return b.Redis.Addresses[0] },
-		"localstack/localstack":         func(b config.Broker) string { return strings.TrimPrefix(b.SQS.Endpoint, "http://") },
-		"softwaremill/elasticmq-native": func(b config.Broker) string { return strings.TrimPrefix(b.SQS.Endpoint, "http://") },
+		"valkey/valkey:8":               func(b brokers.Broker) string { return b.Redis.Addresses[0] },
+		"localstack/localstack":         func(b brokers.Broker) string { return strings.TrimPrefix(b.SQS.Endpoint, "http://") },
+		"softwaremill/elasticmq-native": func(b brokers.Broker) string { return strings.TrimPrefix(b.SQS.Endpoint, "http://") },
 	} {
 		port := map[bool]int{true: 9092}[strings.Contains(image, "kafka") || strings.Contains(image, "redpanda")]
 		for part, p := range map[string]int{"nats": 4222, "rabbitmq": 5672, "valkey": 6379, "localstack": 4566, "elasticmq": 9324} {

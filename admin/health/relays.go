@@ -1,0 +1,84 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few
+// seconds; one with longer leases is known by these. One that is as much in the future was sent before the clock was
+// set back.
+const liveness = "30"
+
+func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `
+		SELECT name, host, pid, version, started_at, heartbeat_at,
+		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
+		       OR o.owns IS NOT NULL,
+		       coalesce((SELECT a.usename::text FROM pg_stat_activity a WHERE a.datname = current_database()
+		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), r.role), NULL::text[], '', date_trunc('second', r.clock_ahead), o.owns
+		FROM outbox.relays r, LATERAL (
+			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
+				ORDER BY c.destination, c.shard_group) AS owns
+			FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.Leased+`) o
+		ORDER BY name`)
+	if err == nil {
+		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
+	}
+	if err != nil {
+		return fmt.Errorf("read relays: %w", err)
+	}
+	return nil
+}
+
+const goneRole = "does not exist any more"
+
+// readRights finds what relays may not do and need. A relay that has lost a right may have no session, and can't renew
+// its heartbeat, so those that don't seem to live count as well.
+func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
+	type role struct {
+		barred string
+		lacks  []string
+	}
+	known := map[string]role{}
+	for i := range r.Relays {
+		relay := &r.Relays[i]
+		its, asked := known[relay.User]
+		if !asked {
+			err := tx.QueryRow(ctx, `SELECT CASE WHEN r.oid IS NULL THEN '`+goneRole+`' WHEN NOT r.rolcanlogin THEN 'may not log in'
+				WHEN NOT has_database_privilege(r.oid, current_database(), 'CONNECT') THEN 'may not connect to this database' ELSE '' END
+				FROM (VALUES (1)) one LEFT JOIN pg_roles r ON r.rolname = $1::text`, relay.User).Scan(&its.barred)
+			if err != nil {
+				return fmt.Errorf("look at the role %s: %w", relay.User, err)
+			}
+			if its.barred != goneRole {
+				if its.lacks, err = schema.RelayLacks(ctx, tx, relay.User); err != nil && sqlstate.Of(err) != "42P01" {
+					return err
+				}
+			}
+			known[relay.User] = its
+		}
+		relay.Lacks, relay.Barred = its.lacks, its.barred
+	}
+	return nil
+}
+
+// shutOut finds out that a relay that asks for itself may not use the schema, whose tables then have no name for it.
+// Its sessions bear its name. Anyone else is told by the error which right is missing.
+func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
+	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
+	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox (monitor|api) ', '')
+		FROM pg_namespace n, current_setting('application_name') a (name)
+		WHERE n.nspname = 'outbox' AND a.name ~ '^outbox (monitor|api) ' AND NOT has_schema_privilege(n.oid, 'USAGE')`).Scan(&relay.User, &relay.Name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	r.Relays = []Relay{relay}
+	return true, err
+}

@@ -1,4 +1,0 @@
-package config
-
-// OtherNames are those that have a message of their own.
-var OtherNames = otherNames
