@@ -79,8 +79,6 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
      WITH ORDINALITY AS m (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, place)
 ORDER BY m.place`
 
-const insertColumns = `(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)`
-
 // Write adds messages to tx in one round trip and returns their ids, in the same order: the given ones, and new ones
 // for messages without an id.
 //

@@ -75,16 +75,6 @@ func (m *Message) Validate() error {
 	return found.err()
 }
 
-// plain reports whether s has only printable ASCII characters from least on, as nearly every field does.
-func plain(s string, least byte) bool {
-	for i := range len(s) {
-		if s[i] < least || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
 // fields checks all fields whose limits are the same for all writers.
 func (f *faults) fields(i int, m *Message) {
 	f.topic(i, m.Topic)
