@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// badText returns why PostgreSQL can't store s, or why a broker can't carry it as a header.
-func badText(s string) string {
+// textFault returns why PostgreSQL can't store s, or why a broker can't carry it as a header.
+func textFault(s string) string {
 	switch {
 	case plain(s, ' '):
 	case !utf8.ValidString(s):

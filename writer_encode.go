@@ -68,7 +68,7 @@ func newBatch(msgs []Message, ids []ID, traces *traces) *batch {
 	for i := range msgs {
 		m := &msgs[i]
 		for c, text := range [...]string{ids[i].String(), m.Topic, m.Key, m.AggregateType, m.AggregateID, m.EventType,
-			m.ContentType, encodeHeaders(m.Headers, traces.of(i)), formatTime(m.DeliverAt)} {
+			m.ContentType, encodeHeaders(m.Headers, traces.context(i)), formatTime(m.DeliverAt)} {
 			b.texts[c][i] = text
 		}
 		b.payloads[i] = m.Payload
