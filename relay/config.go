@@ -50,7 +50,7 @@ type Config struct {
 
 	// HoldAfter is the longest pause for which a lane waits in memory and keeps the cursor from
 	// passing; for a longer one it is held in the database. What waits in memory is not counted: a relay that
-	// ends forgets these attempts. Default 1 s; a source that is Noting has every failure held.
+	// ends forgets these attempts. Default 1 s; a source that shows failures (Traits) has each of them held.
 	HoldAfter time.Duration
 
 	// MaxHeldLanes bounds the keys with holds. The relay remembers some 35 bytes of each, so that nothing overtakes
@@ -170,7 +170,6 @@ func (c Config) core() coreConfig {
 		WalkMax:          10_000,
 		MaxLoaded:        min(c.Batch, 2000),
 		HeldMax:          min(c.Batch, 500),
-		HeldLanes:        1,
 		MaxAttempts:      c.MaxAttempts,
 		OnExhausted:      c.OnExhausted,
 		Backoff:          c.Backoff,

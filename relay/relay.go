@@ -93,22 +93,30 @@ type Source interface {
 	// cures is marked by Final. While another call waits, or its session isn't closed, Acquire returns
 	// ErrActive, marked by outbox.Permanent.
 	Acquire(ctx context.Context) (Session, error)
-}
 
-// Noting is a Source that can say that it keeps count of failures where people and other programs look: every failed
-// attempt is settled at once then, as a hold, however short the pause is.
-type Noting interface {
-	Source
-	NotesFailures() bool
-}
-
-// Reporting is a Source that keeps the relay's state where people and other programs look for it.
-type Reporting interface {
-	Source
-	// Report follows every change of state; err is its cause, if it has one. It doesn't block, except for StateStopped,
-	// the last one, which Run waits for: it returns within a few seconds, when the state has been written or can't be.
-	// It isn't called with ErrActive, which is no trouble of the Run that has the source.
+	// Report records the relay's state where people and other programs look for it; a source without such a place
+	// ignores it. It is called at every change of state; err is the cause, if there is one. It doesn't block, except for
+	// StateStopped, the last one, which Run waits for: it returns within a few seconds, when the state has been written
+	// or can't be. It isn't called with ErrActive, which is no trouble of the Run that has the source.
 	Report(state State, err error)
+
+	// Traits returns what a relay has to know of the source. It is called whenever a session begins.
+	Traits() Traits
+}
+
+// Traits are what a relay has to know of a source. The zero value fits every source.
+type Traits struct {
+	// HoldLanes is the number of lanes of which one call of Session.Held reads the holds, at little more cost than those
+	// of one lane. Lanes that are read together are settled together, which makes a replay several times faster.
+	// Default 1.
+	HoldLanes int
+
+	// ShowsFailures means that people or other programs see failed attempts in what the source reads. Then every failed
+	// attempt is settled at once, as a hold, however short the pause is.
+	ShowsFailures bool
+
+	// Receipt, if not nil, gets where the broker has put each message that it has accepted: see outbox.WithReceipts.
+	Receipt func(id outbox.ID, r outbox.Receipt)
 }
 
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
@@ -132,9 +140,10 @@ type Session interface {
 	// Due lists lanes by the times at which their first holds are due: see DueQuery.
 	Due(ctx context.Context, q DueQuery) ([]HeldLane, error)
 
-	// Held returns the first holds of a lane in order, at most limit; [NotYet] if the first of them can't be had now,
-	// and nothing if the lane has no holds any more.
-	Held(ctx context.Context, lane string, limit int) ([]Delivery, error)
+	// Held returns for each of lanes, in their order, the first holds of the lane in order, at most limit: [NotYet] if
+	// the first of them can't be had now, and nothing if the lane has no holds any more. The relay asks for at most
+	// Traits.HoldLanes lanes at once.
+	Held(ctx context.Context, lanes []string, limit int) ([][]Delivery, error)
 
 	// Controls returns what operators ask of the destination now. It is called like Settle, about once a second.
 	Controls(ctx context.Context) (Controls, error)
@@ -153,16 +162,9 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
-// Together is what a Session adds if reading the holds of many lanes costs it little more than reading those of one.
-type Together interface {
-	Session
-
-	// HeldTogether is Held for each of lanes: a list for each, in their order, of at most limit holds.
-	HeldTogether(ctx context.Context, lanes []string, limit int) ([][]Delivery, error)
-}
-
-// Coupled is what a Session adds for a broker that must know what the database has settled, because it promises
-// to take no message twice. Its methods are safe for concurrent use, with each other and with all of the session's.
+// Coupled is a Session that can also tell what the database has settled, for a broker that promises to take no message
+// twice. A broker that needs it refuses every other session. Its methods are safe for concurrent use, with each other
+// and with all of the session's.
 type Coupled interface {
 	Session
 

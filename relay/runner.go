@@ -55,7 +55,6 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	}
 	defer r.active.Store(false)
 	state := tracker{relay: r}
-	state.source, _ = r.source.(Reporting)
 	defer func() { state.change(StateStopped, err) }()
 	defer settings.Flush(r.cfg.Logger)
 	var failures int
@@ -131,12 +130,13 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	statements, interrupt := context.WithCancel(context.WithoutCancel(ctx))
 	defer interrupt()
-	core := r.cfg.core()
-	if source, ok := r.source.(Noting); ok && source.NotesFailures() {
+	core, traits := r.cfg.core(), r.source.Traits()
+	if traits.ShowsFailures {
 		core.HoldAfter = 0
 	}
-	if _, ok := session.(Together); ok {
-		core.HeldLanes = heldTogether
+	core.HeldLanes = max(traits.HoldLanes, 1)
+	if traits.Receipt != nil {
+		work = outbox.WithReceipts(work, traits.Receipt)
 	}
 	l := &loop{
 		relay:   r,
@@ -416,7 +416,7 @@ func (l *loop) start(r ready) {
 	}
 	if q := r.Held; q != nil {
 		l.do("Session.Held", func() func() {
-			held, err := l.held(q)
+			held, err := l.session.Held(l.statements, q.Lanes, q.Limit)
 			return func() {
 				if err != nil {
 					l.fail(fmt.Errorf("read holds: %w", err))
@@ -426,18 +426,6 @@ func (l *loop) start(r ready) {
 			}
 		})
 	}
-}
-
-// heldTogether is of how many lanes holds are loaded at once, where that costs little: a call and a settlement for each
-// lane alone would take most of the time of a replay.
-const heldTogether = 200
-
-func (l *loop) held(q *heldQuery) ([][]Delivery, error) {
-	if s, ok := l.session.(Together); ok {
-		return s.HeldTogether(l.statements, q.Lanes, q.Limit)
-	}
-	held, err := l.session.Held(l.statements, q.Lanes[0], q.Limit)
-	return [][]Delivery{held}, err
 }
 
 // do runs f, which makes a call, beside the loop, and what f returns in it. A call that ends its goroutine breaks the
@@ -633,10 +621,9 @@ func about(d *Delivery) []any {
 
 // tracker reports changes of state, and only changes.
 type tracker struct {
-	relay  *Relay
-	source Reporting // nil: it keeps no states
-	state  State
-	cause  string
+	relay *Relay
+	state State
+	cause string
 
 	unsettled error // why the last session could not settle, until this one can
 }
@@ -656,8 +643,8 @@ func (t *tracker) change(state State, err error) bool {
 	changed := t.state != state
 	t.state, t.cause = state, cause
 	t.relay.observe(func() { t.relay.cfg.Observer.Changed(state, err) })
-	if t.source != nil && !errors.Is(err, ErrActive) {
-		t.source.Report(state, err)
+	if !errors.Is(err, ErrActive) {
+		t.relay.source.Report(state, err)
 	}
 	return changed
 }

@@ -58,6 +58,9 @@ func (t *table) Acquire(ctx context.Context) (Session, error) {
 	return s, nil
 }
 
+func (*table) Report(State, error) {}
+func (*table) Traits() Traits      { return Traits{} }
+
 func (t *table) done() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,9 +116,11 @@ func (s *tableSession) Settle(_ context.Context, st Settlement) error {
 func (s *tableSession) Lanes(context.Context, string, int) ([]string, string, error) {
 	return nil, "", nil
 }
-func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error)     { return nil, nil }
-func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
-func (s *tableSession) Controls(context.Context) (Controls, error)            { return Controls{}, nil }
+func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error) { return nil, nil }
+func (s *tableSession) Held(_ context.Context, lanes []string, _ int) ([][]Delivery, error) {
+	return make([][]Delivery, len(lanes)), nil
+}
+func (s *tableSession) Controls(context.Context) (Controls, error) { return Controls{}, nil }
 
 func (s *tableSession) Recognize(_ context.Context, identity []string) error {
 	s.table.mu.Lock()

@@ -580,15 +580,7 @@ func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []re
 	return lanes, err
 }
 
-func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	lists, err := s.HeldTogether(ctx, []string{lane}, limit)
-	if err != nil {
-		return nil, err
-	}
-	return lists[0], nil
-}
-
-func (s *snapshotSession) HeldTogether(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
+func (s *snapshotSession) Held(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
 	err = s.lease.Query(func(conn *pgx.Conn) error {
 		lists, err = holds.Held(ctx, conn, s.source.destination, lanes, limit)
 		return err

@@ -49,8 +49,8 @@ type Snapshot struct {
 const usualPage = 4500
 
 var (
-	_ relay.Reporting = (*Snapshot)(nil)
-	_ relay.Coupled   = (*snapshotSession)(nil)
+	_ relay.Source  = (*Snapshot)(nil)
+	_ relay.Coupled = (*snapshotSession)(nil)
 )
 
 // NewSnapshot returns a source for a destination. It reports all faults of cfg together and doesn't connect yet. conn
@@ -77,6 +77,10 @@ func (s *Snapshot) Report(state relay.State, err error) {
 	s.states.Report(states.Cursor{Destination: s.destination, Group: s.cfg.Group, LagObjective: s.cfg.LagObjective,
 		Settings: states.Settings(s.cfg.Settings)}, state, err)
 }
+
+// Traits of the outbox: one statement reads the holds of many lanes. A statement and a settlement for each lane alone
+// would take most of the time of a replay.
+func (s *Snapshot) Traits() relay.Traits { return relay.Traits{HoldLanes: 200} }
 
 // Active reports whether Acquire waits, or its session isn't closed yet.
 func (s *Snapshot) Active() bool { return s.active.Load() }

@@ -223,12 +223,8 @@ func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, 
 
 func (s *session) Controls(ctx context.Context) (relay.Controls, error) { return s.table.Controls(ctx) }
 
-func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.table.Held(ctx, lane, limit)
-}
-
-func (s *session) HeldTogether(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
-	return s.table.HeldTogether(ctx, lanes, limit)
+func (s *session) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	return s.table.Held(ctx, lanes, limit)
 }
 
 func (s *session) Recognize(ctx context.Context, identity []string) error {

@@ -30,8 +30,8 @@ type Source struct {
 }
 
 var (
-	_ relay.Reporting = (*Source)(nil)
-	_ relay.Coupled   = (*session)(nil)
+	_ relay.Source  = (*Source)(nil)
+	_ relay.Coupled = (*session)(nil)
 )
 
 // New returns a source for a destination. It reports all faults of cfg together and doesn't connect yet. conn is
@@ -51,6 +51,9 @@ func New(conn *pgx.ConnConfig, destination string, cfg Config) (*Source, error) 
 
 // Report writes the relay's state to the cursor.
 func (s *Source) Report(state relay.State, err error) { s.table.Report(state, err) }
+
+// Traits are those of the table, which has the holds.
+func (s *Source) Traits() relay.Traits { return s.table.Traits() }
 
 // Acquire waits until this relay has the destination's lease, and returns a session that continues where the last
 // owner's stored position is: in the log if its slot can be trusted, else in the table until there is a new slot.
