@@ -484,7 +484,7 @@ func (c *core) divert(now time.Time, it *item) bool {
 	case l != nil && l.mode != laneHeld:
 		l.queue = append(l.queue, it)
 		return true
-	case l != nil || it.keyed() && c.stored.has(it):
+	case l != nil || c.stored.size() > 0 && it.keyed() && c.stored.has(it.d.Lane()):
 		c.holdBehind(it)
 		return true
 	}

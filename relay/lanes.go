@@ -211,7 +211,7 @@ func (c *core) setAside(now time.Time, it *item) {
 	}
 	if it.d.Invalid != nil {
 		it.err = it.d.Invalid
-		c.fail(now, it)
+		c.exhaust(it, ReasonInvalid)
 		return
 	}
 	if o := c.closedTo(now, it); o != nil {

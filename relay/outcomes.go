@@ -161,8 +161,6 @@ func (c *core) deliver(now time.Time, it *item) {
 // it is the head of its lane, with err and d.Attempts set.
 func (c *core) fail(now time.Time, it *item) {
 	switch {
-	case it.d.Invalid != nil:
-		c.exhaust(it, ReasonInvalid)
 	case outbox.IsTopicUnavailable(it.err) && !c.wronged(it):
 		c.shut(now, it)
 	case outbox.IsPermanent(it.err):

@@ -25,11 +25,8 @@ func (s *storedLanes) key(lane string) laneKey {
 	return laneKey{maphash.String(s.seeds[0], lane), maphash.String(s.seeds[1], lane)}
 }
 
-func (s *storedLanes) has(it *item) bool {
-	if len(s.keys) == 0 {
-		return false
-	}
-	_, ok := s.keys[s.key(it.d.Lane())]
+func (s *storedLanes) has(lane string) bool {
+	_, ok := s.keys[s.key(lane)]
 	return ok
 }
 
