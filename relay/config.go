@@ -98,19 +98,6 @@ type Observer interface {
 	Changed(state State, err error)
 }
 
-// State is what a relay of one destination is doing.
-type State string
-
-const (
-	StateWaiting State = "waiting" // another relay owns the shard group
-	StateFlowing State = "flowing"
-	StateFailing State = "failing" // the broker answers, and what a topic is published to doesn't exist or may not be written to
-	StateStalled State = "stalled" // the broker does not answer
-	StateFull    State = "full"    // so much is set aside that nothing new is read, or not of all keys
-	StateBroken  State = "broken"  // the database does not answer or refuses
-	StateStopped State = "stopped" // Run has returned, or is about to
-)
-
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
 	cfg, _ := Config{}.withDefaults() // without what is required

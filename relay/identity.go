@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"time"
 )
 
@@ -38,42 +37,3 @@ func (r *recognition) begun() bool { return r.identifier == nil || r.fresh }
 
 // forget has the broker looked at again before anything more is published. A look that is under way counts.
 func (r *recognition) forget() { r.known, r.fresh = false, false }
-
-// recognize looks if it is time. It returns when to look again.
-func (l *loop) recognize(now time.Time) time.Time {
-	r := &l.recognition
-	if at := r.due(); at.IsZero() || now.Before(at) {
-		return at
-	}
-	r.asking = true
-	l.do("Identifier.Identity", func() func() {
-		known, err := l.lookAt(r.identifier)
-		return func() {
-			r.asking, r.known, r.fresh, r.askedAt = false, known, true, time.Now()
-			if err != nil {
-				l.fail(err)
-				return
-			}
-			calls := r.waiting
-			r.waiting = nil
-			l.publishAll(calls)
-		}
-	})
-	return time.Time{}
-}
-
-// lookAt asks the broker for its names, and the session whether they are the destination's. An error is the session's.
-func (l *loop) lookAt(broker Identifier) (known bool, err error) {
-	ctx, cancel := context.WithTimeout(l.work, identifyTimeout)
-	defer cancel()
-	var names []string
-	if panicked := try("Identifier.Identity", func() { names, err = broker.Identity(ctx) }); panicked != nil {
-		err = panicked
-	}
-	if err != nil || len(names) == 0 {
-		l.relay.cfg.Logger.Debug("it isn't known which broker this is", "destination", l.relay.cfg.Name, "error", err)
-		return false, nil
-	}
-	err = l.session.Recognize(l.statements, names)
-	return err == nil, err
-}

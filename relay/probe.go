@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"time"
 )
 
@@ -36,34 +35,4 @@ func (p *probe) due() time.Time {
 		return time.Unix(0, 1) // at once
 	}
 	return p.askedAt.Add(pause)
-}
-
-// startProbe asks if it is time, unless calls tell anyway. It returns when to look again.
-func (l *loop) startProbe(now time.Time) time.Time {
-	p := &l.probe
-	if l.core.draining || l.core.outage.failures > 0 || !l.core.idle() {
-		return time.Time{}
-	}
-	if at := p.due(); at.IsZero() || now.Before(at) {
-		return at
-	}
-	p.asking, p.askedAt = true, now
-	l.do("Pinger.Ping", func() func() {
-		ctx, cancel := context.WithTimeout(l.work, probeTimeout)
-		defer cancel()
-		var err error
-		if panicked := try("Pinger.Ping", func() { err = p.pinger.Ping(ctx) }); panicked != nil {
-			err = panicked
-		}
-		return func() {
-			p.asking = false
-			if p.askedAt == now { // no call has ended meanwhile
-				if err != nil || p.err != nil {
-					l.recognition.forget()
-				}
-				p.err = err
-			}
-		}
-	})
-	return time.Time{}
 }

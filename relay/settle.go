@@ -7,28 +7,6 @@ import (
 
 // The prefix of decided deliveries, and what is settled with it.
 
-// prefix is the end of the contiguous run of items whose outcome is decided.
-type prefix struct {
-	page, item int
-}
-
-type heldOutcomes struct {
-	delivered  []*Delivery
-	unselected []*Delivery
-	retry      []Hold
-	dead       []Dead
-	barriers   []*lane
-	count      int
-}
-
-func (h *heldOutcomes) empty() bool { return h.count == 0 }
-
-// settlement remembers the effects of a Settlement that is being stored.
-type settlement struct {
-	to       prefix
-	barriers []*lane
-}
-
 // onSettled takes the success of the last Settle. A failure ends the session instead, and the core
 // with it.
 func (c *core) onSettled(now time.Time) {

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -11,28 +10,6 @@ import (
 
 // Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written
 // to.
-
-// Route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
-// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see core.wronged.
-type Route struct {
-	Topic, AggregateType, EventType string
-}
-
-func routeOf(m *outbox.Message) Route { return Route{m.Topic, m.AggregateType, m.EventType} }
-
-// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the
-// end. A pause is one without a cause, and nothing moves its end but the controls.
-type closed struct {
-	since    time.Time
-	until    time.Time
-	failures int
-	cause    error
-	waiting  int  // lanes in memory whose head waits for its end
-	over     bool // a message of the route has been accepted
-}
-
-// lasts reports whether o, which may be nil, still keeps messages from being published.
-func (o *closed) lasts(now time.Time) bool { return o != nil && now.Before(o.until) }
 
 // closedTo returns the outage or the pause that keeps a message from being published now, or nil.
 func (c *core) closedTo(now time.Time, it *item) *closed {
@@ -110,11 +87,6 @@ func blameless(err error) bool {
 	return outbox.IsUnavailable(err)
 }
 
-// clone returns a route that doesn't point into the memory of a page.
-func (r Route) clone() Route {
-	return Route{strings.Clone(r.Topic), strings.Clone(r.AggregateType), strings.Clone(r.EventType)}
-}
-
 // open ends the outage of the route that a message was accepted by.
 func (c *core) open(now time.Time, it *item) {
 	if len(c.closed) == 0 {
@@ -128,18 +100,6 @@ func (c *core) open(now time.Time, it *item) {
 	delete(c.closed, r)
 	o.over = true
 	c.reopen(now, o)
-}
-
-// reopen lets lanes go on that wait for the end of o, in memory and in the database.
-func (c *core) reopen(now time.Time, o *closed) {
-	c.dirty = true
-	c.listBy(now)
-	for _, l := range c.lanes {
-		if l.closed == o {
-			l.await(nil)
-			l.due = time.Time{}
-		}
-	}
 }
 
 // setAsideFor has the lane of it, its head, wait for the end of an outage. In the database the head is due when the
@@ -191,24 +151,6 @@ func (c *core) publishing(r Route) bool {
 	})
 }
 
-// await notes the outage that the head of a lane waits for; nil for none.
-func (l *lane) await(o *closed) {
-	if l.closed != nil {
-		l.closed.waiting--
-	}
-	if l.closed = o; o != nil {
-		o.waiting++
-	}
-}
-
-// dueAt is when the next message of a lane may be published.
-func (l *lane) dueAt() time.Time {
-	if l.closed != nil && l.closed.until.After(l.due) {
-		return l.closed.until
-	}
-	return l.due
-}
-
 // oldestClosed returns the outage of a topic that has lasted longest, or nil.
 func (c *core) oldestClosed() (oldest *closed) {
 	for _, o := range c.closed {
@@ -217,4 +159,22 @@ func (c *core) oldestClosed() (oldest *closed) {
 		}
 	}
 	return oldest
+}
+
+// setAside puts the unpublishable head of a lane aside: for good, or until its time has come or its topic is open.
+func (c *core) setAside(now time.Time, it *item) {
+	if it.d.Blocked && !it.held { // as its source has it from an earlier session
+		c.hold(c.lanes[it.d.Lane()], time.Time{}, true)
+		return
+	}
+	if it.d.Invalid != nil {
+		it.err = it.d.Invalid
+		c.exhaust(it, ReasonInvalid)
+		return
+	}
+	if o := c.closedTo(now, it); o != nil {
+		c.setAsideFor(now, it, o)
+		return
+	}
+	c.retry(now, it, it.d.DeliverAt)
 }
