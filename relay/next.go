@@ -27,7 +27,7 @@ func (c *core) next(now time.Time) ready {
 	var r ready
 	c.relieve(now)
 	c.scan(now)
-	c.publish(now, &r)
+	r.Publish = c.publish(now)
 	c.scan(now)
 	c.maintain(now, &r)
 	if c.mayRead(now) {

@@ -6,10 +6,10 @@ import (
 )
 
 // publish fills a call for every stripe that has none in flight.
-func (c *core) publish(now time.Time, r *ready) {
+func (c *core) publish(now time.Time) (calls []*call) {
 	o := &c.outage
 	if !c.mayPublish(now) {
-		return
+		return nil
 	}
 	first := c.throttle.refill(now)
 	for n := range c.stripes {
@@ -23,15 +23,16 @@ func (c *core) publish(now time.Time, r *ready) {
 			continue
 		}
 		s.inFlight = k
-		r.Publish = append(r.Publish, k)
+		calls = append(calls, k)
 		if o.failures > 0 {
 			k.probe, o.probing = true, true
-			return
+			break
 		}
 		if c.stopped != nil {
-			return
+			break
 		}
 	}
+	return calls
 }
 
 // gathers reports whether a stripe waits for what is being read of a backlog: a call has a cost of its own, to the
