@@ -19,9 +19,9 @@ type Source interface {
 	Acquire(ctx context.Context) (Session, error)
 
 	// Report records the relay's state where people and other programs look for it; a source without such a place
-	// ignores it. It is called at every change of state; err is the cause, if there is one. It doesn't block, except for
-	// StateStopped, the last one, which Run waits for: it returns within a few seconds, when the state has been written
-	// or can't be. It isn't called with ErrActive, which is no trouble of the Run that has the source.
+	// ignores it. It is called at every change of state; err is the cause, if there is one. It doesn't block, except
+	// for StateStopped, the last one, which Run waits for: it returns within a few seconds, when the state has been
+	// written or can't be. It isn't called with ErrActive, which is no trouble of the Run that has the source.
 	Report(state State, err error)
 
 	// Traits returns what a relay has to know of the source. It is called whenever a session begins.
@@ -30,8 +30,8 @@ type Source interface {
 
 // Traits are what a relay has to know of a source. The zero value fits every source.
 type Traits struct {
-	// HoldLanes is the number of lanes of which one call of Session.Held reads the holds, at little more cost than those
-	// of one lane. Lanes that are read together are settled together, which makes a replay several times faster.
+	// HoldLanes is the number of lanes of which one call of Session.Held reads the holds, at little more cost than
+	// those of one lane. Lanes that are read together are settled together, which makes a replay several times faster.
 	// Default 1.
 	HoldLanes int
 

@@ -39,8 +39,8 @@ func TestASessionEndsThoughAPublishHangs(t *testing.T) {
 	}
 }
 
-// replay is a source, and its session, that has a hold that is due in each of many lanes. asked gets the number of lanes
-// that each call of Held is asked for.
+// replay is a source, and its session, that has a hold that is due in each of many lanes. asked gets the number of
+// lanes that a call of Held is asked for.
 type replay struct {
 	relay.Coupled
 	lanes int
@@ -112,7 +112,7 @@ func TestTheHoldsOfManyLanesAreReadAtOnceAndPublished(t *testing.T) {
 func TestAReplayIsReadByManyLanesAtOnce(t *testing.T) {
 	t.Parallel()
 	e, source := away(t), replay{lanes: 10, asked: make(chan int, 1)}
-	r, err := relay.New(e.Source(source), e, relay.Config{DrainTimeout: time.Millisecond})
+	r, err := relay.New(e.Source(source), e, relay.Config{DrainTimeout: await.Expiry(time.Millisecond)})
 	if err != nil {
 		t.Fatal(err)
 	}
