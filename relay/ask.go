@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// startProbe asks if it is time, unless calls tell anyway. It returns when to look again.
-func (l *loop) startProbe(now time.Time) time.Time {
-	p := &l.probe
+// startPing pings if it is time, unless calls show the broker's state. It returns when to look again.
+func (l *loop) startPing(now time.Time) time.Time {
+	p := &l.ping
 	if l.core.draining || l.core.outage.failures > 0 || !l.core.idle() {
 		return time.Time{}
 	}
@@ -16,7 +16,7 @@ func (l *loop) startProbe(now time.Time) time.Time {
 	}
 	p.asking, p.askedAt = true, now
 	l.do("Pinger.Ping", func() func() {
-		ctx, cancel := context.WithTimeout(l.work, probeTimeout)
+		ctx, cancel := context.WithTimeout(l.work, pingTimeout)
 		defer cancel()
 		var err error
 		if panicked := try("Pinger.Ping", func() { err = p.pinger.Ping(ctx) }); panicked != nil {

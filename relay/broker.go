@@ -6,8 +6,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Broker is where messages go. Adapters satisfy it without importing this package, unless they do more than it asks
-// (exactly-once to Kafka is [Coupled]), and pass the suite relaytest.RunBroker.
+// Broker is where messages go. An adapter need not import this package to satisfy it, and has to pass the suite
+// relaytest.RunBroker.
 type Broker interface {
 	// Publish sends batch and returns once the outcome of every message is known. nil means that the
 	// broker has durably accepted all; otherwise the result has len(batch) errors, nil for an accepted
@@ -45,7 +45,7 @@ type Wrapper interface {
 	Unwrap() Broker
 }
 
-// As finds a T, such as a Pinger: b itself, or what it is wrapped around.
+// As returns the outermost T, such as a [Pinger], of b and the brokers that b is wrapped around.
 func As[T any](b Broker) (t T, ok bool) {
 	for {
 		if t, ok = b.(T); ok {
@@ -59,7 +59,7 @@ func As[T any](b Broker) (t T, ok bool) {
 	}
 }
 
-// Pinger is a Broker that can say whether it is reachable. The relay asks when it begins, and once a minute while
+// Pinger is a Broker that can check whether it is reachable. The relay asks when it begins, and once a minute while
 // nothing is published. Ping is called beside Publish, and ends with ctx.
 type Pinger interface {
 	Ping(ctx context.Context) error

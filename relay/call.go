@@ -13,11 +13,11 @@ import (
 // published again by smaller calls, one after the other. A message that panics alone has failed. What comes behind a
 // failure is answered as skipped: the next call of the stripe has it.
 //
-// most is how large a call of the stripe may be: half of the last one that panicked, and doubled by each that didn't.
+// limit is how large a call of the stripe may be: half of the last one that panicked, and doubled by each that didn't.
 // So a broker that always panics gets every message alone, and not the rest of the batch with each.
-func (r *Relay) publish(ctx context.Context, batch []*outbox.Message, most *int) (errs []error) {
+func (r *Relay) publish(ctx context.Context, batch []*outbox.Message, limit *int) (errs []error) {
 	for from := 0; from < len(batch); {
-		n := min(*most, len(batch)-from)
+		n := min(*limit, len(batch)-from)
 		answers, panicked := r.call(ctx, batch[from:from+n])
 		if panicked == nil && n == len(batch) {
 			return answers
@@ -34,12 +34,12 @@ func (r *Relay) publish(ctx context.Context, batch []*outbox.Message, most *int)
 				return errs
 			}
 			from += n
-			*most = max(*most, 2*n)
+			*limit = max(*limit, 2*n)
 		case n == 1:
 			part[0] = panicked
 			return errs
 		default:
-			*most = n / 2
+			*limit = n / 2
 		}
 	}
 	return errs
@@ -62,7 +62,7 @@ func (l *loop) publishAll(calls []*call) {
 		if l.calls[k.stripe].IsZero() {
 			l.calls[k.stripe] = time.Now()
 		}
-		if !r.begun() {
+		if !r.allowsCalls() {
 			r.waiting = append(r.waiting, k)
 			continue
 		}
@@ -72,12 +72,12 @@ func (l *loop) publishAll(calls []*call) {
 
 func (l *loop) publish(k *call) func() {
 	started := time.Now()
-	errs := l.relay.publish(l.work, k.Batch, &l.most[k.stripe])
+	errs := l.relay.publish(l.work, k.Batch, &l.callLimits[k.stripe])
 	ended := time.Now()
 	l.relay.observe(func() { l.relay.cfg.Observer.Published(k.Batch, errs, k.age(ended), ended.Sub(started)) })
 	return func() {
 		delete(l.calls, k.stripe)
-		l.probe.answered(time.Now())
+		l.ping.answered(time.Now())
 		if slices.ContainsFunc(errs, outbox.IsUnavailable) {
 			l.recognition.forget()
 		}

@@ -134,7 +134,7 @@ func (c Config) withDefaults() (Config, error) {
 	faults.Need(c.Rate >= 0, "Rate", "%v, it can't be negative", c.Rate)
 	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if err := faults.Err(); err != nil {
 		return c, fmt.Errorf("relay %q: %w", c.Name, err)
@@ -174,8 +174,8 @@ func (c Config) core() coreConfig {
 // error, and a count of the others. Each relay makes one of its Logger, unless it is one already.
 func Bounded(logger *slog.Logger) *slog.Logger { return settings.Logger(logger) }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
-func (nobody) Settled(*Settlement)                                                  {}
-func (nobody) Changed(State, error)                                                 {}
+func (noObserver) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
+func (noObserver) Settled(*Settlement)                                                  {}
+func (noObserver) Changed(State, error)                                                 {}

@@ -1,13 +1,11 @@
 package relay
 
-import (
-	"time"
-)
+import "time"
 
 // What operators ask of a destination: pauses, and a bound on its rate.
 
-// unending is the length of a pause without an end; a change of the controls ends it.
-const unending = 1000 * time.Hour
+// endlessPause is the length of a pause without an end; a change of the controls ends it.
+const endlessPause = 1000 * time.Hour
 
 // onControls takes the operators' current controls. A pause that isn't in the list any more has ended. It reports
 // whether something has changed.
@@ -15,24 +13,24 @@ func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 	c.working = false
 	c.controlAt = now.Add(c.cfg.Control)
 	changed = c.throttle.set(c.cfg.Rate, controls.Rate)
-	wanted := make(map[target]bool, len(controls.Pauses))
+	wanted := make(map[pauseTarget]bool, len(controls.Pauses))
 	for _, p := range controls.Pauses {
-		t := target{p.Topic, p.Lane}
+		t := pauseTarget{p.Topic, p.Lane}
 		wanted[t] = true
 		o := c.paused[t]
 		if o == nil {
-			o = &closed{since: now}
+			o = &gate{since: now}
 			c.paused[t], changed = o, true
 		}
 		if o.until = p.Until; p.Until.IsZero() {
-			o.until = now.Add(unending)
+			o.until = now.Add(endlessPause)
 		}
 		c.dirty = true
 	}
 	for t, o := range c.paused {
 		if !wanted[t] {
 			delete(c.paused, t)
-			c.reopen(now, o)
+			c.resume(now, o)
 			changed = true
 		}
 	}
@@ -40,19 +38,18 @@ func (c *core) onControls(now time.Time, controls Controls) (changed bool) {
 }
 
 // pausedUntil returns the pause of the whole destination, or nil.
-func (c *core) pausedUntil(now time.Time) *closed {
-	if o := c.paused[target{}]; o.lasts(now) {
+func (c *core) pausedUntil(now time.Time) *gate {
+	if o := c.paused[pauseTarget{}]; o.shut(now) {
 		return o
 	}
 	return nil
 }
 
-// pauseOf returns the pause that keeps a message from being published now, apart from that of the whole destination, or
-// nil.
-func (c *core) pauseOf(now time.Time, it *item) *closed {
+// pauseFor returns the pause of its topic or lane that keeps a message from being published now, or nil.
+func (c *core) pauseFor(now time.Time, it *item) *gate {
 	topic, lane := it.d.Topic, it.d.Lane()
-	for _, t := range [...]target{{topic: topic}, {lane: lane}, {topic, lane}} {
-		if o := c.paused[t]; o.lasts(now) {
+	for _, t := range [...]pauseTarget{{topic: topic}, {lane: lane}, {topic, lane}} {
+		if o := c.paused[t]; o.shut(now) {
 			return o
 		}
 	}

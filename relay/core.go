@@ -35,13 +35,13 @@ type core struct {
 
 	dirty    bool      // a lane changed since the last scan
 	lanesDue time.Time // when the next waiting lane is due
-	toLoad   []*lane   // held lanes that are due, longest first
+	toLoad   []*lane   // held lanes that are due, the earliest first
 
 	outage  outage
-	closed  map[Route]*closed
-	refused map[laneKey]*closed // lanes whose head was refused because of its topic, and in which outage
+	gates   map[Route]*gate   // outages of routes
+	refused map[laneKey]*gate // lanes whose head was refused because of its topic, in this outage
 
-	paused    map[target]*closed
+	paused    map[pauseTarget]*gate
 	throttle  throttle
 	controlAt time.Time // when to ask for the controls again
 
@@ -103,16 +103,16 @@ func newCore(cfg coreConfig, rand func() float64) *core {
 		lanes:    make(map[string]*lane),
 		stored:   newStoredLanes(),
 		pending:  make(map[laneKey][]*item),
-		closed:   make(map[Route]*closed),
-		refused:  make(map[laneKey]*closed),
-		paused:   make(map[target]*closed),
+		gates:    make(map[Route]*gate),
+		refused:  make(map[laneKey]*gate),
+		paused:   make(map[pauseTarget]*gate),
 		throttle: throttle{rate: cfg.Rate},
 		listAt:   time.Unix(0, 1), // at once
 	}
 }
 
-// sift marks what the destination doesn't want. A message at which Select panics is invalid.
-func (c *core) sift(items []item) {
+// filter marks the items that the destination doesn't select. A message at which Select panics is invalid.
+func (c *core) filter(items []item) {
 	if c.cfg.Select == nil {
 		return
 	}
@@ -158,8 +158,7 @@ func (c *core) freeCall(k *call) {
 	c.calls = append(c.calls, k)
 }
 
-// laneOf returns the lane that the item has to go through, or nil for an ordinary key and for one of which only holds
-// are known.
+// laneOf returns the lane in memory that an item belongs to, or nil.
 func (c *core) laneOf(it *item) *lane {
 	if len(c.lanes) == 0 {
 		return nil

@@ -74,7 +74,7 @@ func (d *Delivery) Lane() string {
 }
 
 // Route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
-// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see core.wronged.
+// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see core.messageAtFault.
 type Route struct {
 	Topic, AggregateType, EventType string
 }

@@ -22,8 +22,8 @@ func (c *core) onLanes(now time.Time, list []string, next string) {
 	}
 }
 
-// forgetStale begins the walk over all lanes again if there are too many, because some may be remembered whose holds
-// operators have discarded. What has been read must have been settled, as nothing is known until the walk's end.
+// forgetStale forgets all lanes and lists them again if there are too many: the holds of some may have been discarded by
+// operators. Everything that was read must be settled before, because no lane is known until the list is complete.
 func (c *core) forgetStale(now time.Time) {
 	if !c.crowded() || len(c.pages) > 0 || c.reading || now.Before(c.rewalkAt) {
 		return
@@ -33,8 +33,8 @@ func (c *core) forgetStale(now time.Time) {
 	c.synced, c.walked = false, ""
 }
 
-// dueQuery asks for lanes that are due, besides those that are in memory. Of a topic that is closed only a probe is
-// wanted, and that only if nothing in memory is one.
+// dueQuery asks for lanes that are due, beside those in memory. Of a route with an outage it asks for one lane, the
+// probe, and only if no lane in memory is the probe.
 func (c *core) dueQuery(now time.Time) *DueQuery {
 	q := &DueQuery{Limit: c.cfg.LanesMax}
 	for _, l := range c.lanes {
@@ -42,15 +42,15 @@ func (c *core) dueQuery(now time.Time) *DueQuery {
 			q.Limit++
 		}
 	}
-	for r, o := range c.closed {
-		if o.lasts(now) || o.waiting > 0 {
+	for r, o := range c.gates {
+		if o.shut(now) || o.waiting > 0 {
 			q.Closed = append(q.Closed, r)
 		} else {
 			q.Probes = append(q.Probes, r)
 		}
 	}
 	for t, o := range c.paused {
-		if o.lasts(now) {
+		if o.shut(now) {
 			q.Paused = append(q.Paused, Pause{Topic: t.topic, Lane: t.lane})
 		}
 	}
@@ -79,27 +79,27 @@ func (c *core) onDue(now time.Time, list []HeldLane) {
 	if due >= q.Limit && woken > 0 {
 		c.listBy(now) // there are more
 	}
-	c.endOutages(now, q, list)
-	for _, o := range c.closed {
-		if o.lasts(now) {
+	c.endIdleOutages(now, q, list)
+	for _, o := range c.gates {
+		if o.shut(now) {
 			c.listBy(o.until)
 		}
 	}
 }
 
-// wakeLane has the holds of a lane loaded, unless its route is closed or something of the lane is on its way: then it
-// is listed again.
+// wakeLane makes the core load the holds of a lane that is due. It does nothing if the lane's route has an outage or a
+// message of the lane is on its way: the lane is listed again then.
 func (c *core) wakeLane(now time.Time, h *HeldLane) bool {
-	o := c.closed[h.Route]
+	o := c.gates[h.Route]
 	switch l := c.lanes[h.Lane]; {
-	case l != nil && l.mode == laneHeld, o != nil && (o.lasts(now) || o.waiting > 0):
+	case l != nil && l.mode == laneHeld, o != nil && (o.shut(now) || o.waiting > 0):
 		return false
 	case l != nil, c.carries(h):
 		c.stored.add(c.stored.key(h.Lane)) // or a busy key would never be found at rest
 		return false
 	}
 	l := &lane{name: h.Lane, stripe: h.Shard % len(c.stripes), mode: laneHeld, due: h.Due}
-	l.await(o)
+	l.waitFor(o)
 	c.lanes[h.Lane] = l
 	return true
 }
@@ -130,12 +130,12 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 		c.stored.add(c.stored.key(l.name))
 	}
 	if list[0].Blocked {
-		c.closeLane(l)
+		c.dropLane(l)
 		return
 	}
 	if list[0].notYet || list[0].RetryAt.After(now) {
 		c.listBy(list[0].RetryAt)
-		c.closeLane(l)
+		c.dropLane(l)
 		return
 	}
 	if list[len(list)-1].Replayed {
@@ -157,7 +157,7 @@ func (c *core) load(now time.Time, l *lane, list []Delivery) {
 			break
 		}
 		if d.Replayed {
-			c.sift(items[i : i+1])
+			c.filter(items[i : i+1])
 		}
 		if items[i].state == unselected {
 			c.held.unselected = append(c.held.unselected, d)
@@ -186,7 +186,7 @@ func (c *core) release(l *lane) {
 	}
 	l.mode, l.due = laneRetry, time.Time{}
 	c.dirty = true
-	c.closeIfDone(l)
+	c.dropIfDone(l)
 }
 
 // mayWalk reports whether the next page of all held lanes is to be listed: at once until all are known, later a page
@@ -198,8 +198,8 @@ func (c *core) mayWalk(now time.Time) bool {
 	return !now.Before(c.syncAt)
 }
 
-// mayLoad reports whether holds can be made use of. The outcomes of earlier ones are settled first, or they would come
-// again.
+// mayLoad reports whether holds may be loaded now: the outcomes of earlier ones must be settled, or they would be
+// loaded again.
 func (c *core) mayLoad(now time.Time) bool {
 	return (c.synced || c.crowded()) && c.held.empty() && c.loaded < c.cfg.MaxLoaded &&
 		!c.outage.forbids(now) && c.pausedUntil(now) == nil
@@ -265,9 +265,9 @@ func (c *core) scan(now time.Time) {
 		}
 	}
 	// The order of a map is random; schedules must be repeatable.
-	longest := func(a, b *lane) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.name, b.name)) }
-	slices.SortFunc(c.toLoad, longest)
+	byDue := func(a, b *lane) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.name, b.name)) }
+	slices.SortFunc(c.toLoad, byDue)
 	for i := range c.stripes {
-		slices.SortFunc(c.stripes[i].lanes, longest)
+		slices.SortFunc(c.stripes[i].lanes, byDue)
 	}
 }

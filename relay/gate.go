@@ -2,9 +2,10 @@ package relay
 
 import "time"
 
-// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the
-// end. A pause is one without a cause, and nothing moves its end but the controls.
-type closed struct {
+// gate keeps messages from being published: the outage of a route, which has a cause, or a pause, which has none. Until
+// the end of an outage nothing is published to its route; then a single message is, which moves the end. Only the
+// controls move the end of a pause.
+type gate struct {
 	since    time.Time
 	until    time.Time
 	failures int
@@ -13,13 +14,13 @@ type closed struct {
 	over     bool // a message of the route has been accepted
 }
 
-// lasts reports whether o, which may be nil, still keeps messages from being published.
-func (o *closed) lasts(now time.Time) bool { return o != nil && now.Before(o.until) }
+// shut reports whether g, which may be nil, keeps messages from being published now.
+func (g *gate) shut(now time.Time) bool { return g != nil && now.Before(g.until) }
 
-// target is the part that a pause stops. Empty fields stand for all.
-type target struct{ topic, lane string }
+// pauseTarget names the topic and the lane that a pause stops. An empty field stands for all.
+type pauseTarget struct{ topic, lane string }
 
-// outage is the state of a destination where no answer comes.
+// outage is the state of a destination that does not answer.
 type outage struct {
 	failures int // 0: no outage
 	until    time.Time

@@ -15,7 +15,7 @@ func (c *core) hold(l *lane, due time.Time, blocked bool) {
 		}
 	}
 	l.queue = nil
-	c.closeLane(l)
+	c.dropLane(l)
 }
 
 // holdBehind turns an item into a hold that waits behind others of its lane. Should none be there any more when it is
@@ -48,10 +48,10 @@ func (c *core) retryHeld(l *lane, it *item, due time.Time, blocked bool) {
 	}
 	c.loaded -= len(l.queue)
 	l.queue = nil
-	c.closeLane(l)
+	c.dropLane(l)
 }
 
-// retry lets the head of a lane wait until due: in memory if that is soon, else as a hold.
+// retry makes the head of a lane wait until due: in memory if that is soon, else as a hold.
 func (c *core) retry(now time.Time, it *item, due time.Time) {
 	c.dirty = true
 	l := c.lanes[it.d.Lane()]

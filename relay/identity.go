@@ -1,12 +1,10 @@
 package relay
 
-import (
-	"time"
-)
+import "time"
 
-// recognition finds out whether the session's broker is the destination's: when the session begins, and after each
-// outage, when another broker may stand behind the address. Calls wait for a look, and not for its success: a broker
-// that can't say which one it is doesn't stop the relay.
+// recognition is the state of asking the broker whether it is the destination's: when a session begins, and after each
+// outage, when another broker may be behind the address. Calls wait for the end of a look, whatever it finds: a broker
+// that doesn't know its identity doesn't stop the relay.
 type recognition struct {
 	identifier Identifier // nil: it can't be asked
 	asking     bool
@@ -21,7 +19,7 @@ const (
 	identifyAgain   = 5 * time.Second // after a look that found nothing
 )
 
-// due is when to look next; zero for not at all.
+// due returns the time of the next look; zero: none.
 func (r *recognition) due() time.Time {
 	switch {
 	case r.identifier == nil || r.known || r.asking:
@@ -32,8 +30,8 @@ func (r *recognition) due() time.Time {
 	return r.askedAt.Add(identifyAgain)
 }
 
-// begun reports whether calls may go on: no look has to come first.
-func (r *recognition) begun() bool { return r.identifier == nil || r.fresh }
+// allowsCalls reports whether calls may go on: no look has to come first.
+func (r *recognition) allowsCalls() bool { return r.identifier == nil || r.fresh }
 
-// forget has the broker looked at again before anything more is published. A look that is under way counts.
+// forget makes calls wait for a new look at the broker. A look that is under way counts.
 func (r *recognition) forget() { r.known, r.fresh = false, false }

@@ -6,6 +6,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
+// itemState is what has become of an item. From unselected on, its outcome is decided.
 type itemState uint8
 
 const (
@@ -17,7 +18,7 @@ const (
 	toDead // becomes a dead letter when the prefix reaches it
 )
 
-// item is one delivery and what became of it.
+// item is a delivery and its state.
 type item struct {
 	d     *Delivery
 	lane  *lane // while a call carries it on behalf of a lane
@@ -31,9 +32,10 @@ type item struct {
 	blocked bool
 }
 
-// keyed reports whether a message has an order. One that has none needs not be remembered: nothing waits behind it.
+// keyed reports whether a message has a key. A message without one is not remembered, because nothing waits behind it.
 func (it *item) keyed() bool { return it.d.OrderingKey() != "" }
 
+// laneMode is what a lane waits for.
 type laneMode uint8
 
 const (
@@ -46,6 +48,7 @@ const (
 	laneHeld
 )
 
+// lane is a key that is out of the ordinary: see core.
 type lane struct {
 	name    string
 	stripe  int
@@ -53,24 +56,24 @@ type lane struct {
 	queue   []*item // to be published, in order
 	barrier *item
 	due     time.Time
-	closed  *closed // the outage that its head waits for; nil: none
-	flying  int     // items in the stripe's call
+	gate    *gate // what its head waits for; nil: nothing
+	flying  int   // items in the stripe's call
 }
 
-// await notes the outage that the head of a lane waits for; nil for none.
-func (l *lane) await(o *closed) {
-	if l.closed != nil {
-		l.closed.waiting--
+// waitFor sets the gate that the head of the lane waits for; nil for none.
+func (l *lane) waitFor(g *gate) {
+	if l.gate != nil {
+		l.gate.waiting--
 	}
-	if l.closed = o; o != nil {
-		o.waiting++
+	if l.gate = g; g != nil {
+		g.waiting++
 	}
 }
 
-// dueAt is when the next message of a lane may be published.
+// dueAt returns the time from which the head of the lane may be published.
 func (l *lane) dueAt() time.Time {
-	if l.closed != nil && l.closed.until.After(l.due) {
-		return l.closed.until
+	if l.gate != nil && l.gate.until.After(l.due) {
+		return l.gate.until
 	}
 	return l.due
 }
@@ -79,12 +82,12 @@ func (l *lane) dueAt() time.Time {
 type call struct {
 	Batch []*outbox.Message
 
-	stripe int
-	items  []*item
-	probe  bool
-	ages   []time.Duration // memory for the runner
+	stripe      int
+	items       []*item
+	outageProbe bool
+	ages        []time.Duration // memory for the runner
 
-	lanes   map[string]bool // of the first counted items, see has
+	lanes   map[string]bool // of the first items, as many as counted: see has
 	counted int
 }
 
@@ -99,19 +102,21 @@ func (k *call) has(lane string) bool {
 	return k.lanes[lane]
 }
 
+// page is a batch that the session has returned.
 type page struct {
 	batch   Batch
 	items   []item
 	settled int // items before this index are settled
 }
 
+// stripe is a fixed share of the shards.
 type stripe struct {
 	queue    []*item
 	inFlight *call
 	lanes    []*lane // lanes of this stripe that have something to publish
 }
 
-// size is what a message counts against the limits in bytes: its variable parts and our overhead.
+// size returns what a message counts against the limits in bytes: its variable parts and our overhead.
 func size(d *Delivery) int {
 	n := len(d.Payload) + len(d.Topic) + len(d.Key) + 256
 	for i := range d.Headers {
@@ -125,6 +130,7 @@ type prefix struct {
 	page, item int
 }
 
+// heldOutcomes are the outcomes of holds that are not settled yet.
 type heldOutcomes struct {
 	delivered  []*Delivery
 	unselected []*Delivery

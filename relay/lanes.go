@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Lanes: keys out of the ordinary.
-
-func (c *core) openLane(it *item) *lane {
+// addLane returns the lane of an item, and makes it if there is none.
+func (c *core) addLane(it *item) *lane {
 	name := it.d.Lane()
 	l := c.lanes[name]
 	if l == nil {
@@ -19,48 +18,48 @@ func (c *core) openLane(it *item) *lane {
 	return l
 }
 
-// closeIfDone forgets a lane that has nothing left to do.
-func (c *core) closeIfDone(l *lane) {
+// dropIfDone forgets a lane that has nothing left to do.
+func (c *core) dropIfDone(l *lane) {
 	if l.mode == laneRetry && len(l.queue) == 0 && l.flying == 0 {
-		c.closeLane(l)
+		c.dropLane(l)
 	}
 }
 
-// closeLane forgets the object. If the lane has holds, they are in the database, or will be with the next settlement,
-// and the lane is listed when its head is due.
-func (c *core) closeLane(l *lane) {
-	if l.closed != nil {
-		c.listBy(l.closed.until) // another lane asks then
-		l.await(nil)
+// dropLane forgets a lane. If it has holds, they are in the database, or will be with the next settlement,
+// and it is listed when its head is due.
+func (c *core) dropLane(l *lane) {
+	if l.gate != nil {
+		c.listBy(l.gate.until) // another lane asks then
+		l.waitFor(nil)
 	}
 	delete(c.lanes, l.name)
 	c.dirty = true
 }
 
-// lift ends a barrier: its dead letter is settled, the lane goes on.
-func (c *core) lift(l *lane) {
+// endBarrier lets a lane go on whose dead letter is settled.
+func (c *core) endBarrier(l *lane) {
 	l.barrier = nil
 	c.dirty = true
 	if l.mode == laneBarrier {
 		l.mode, l.due = laneRetry, time.Time{}
-		c.closeIfDone(l)
+		c.dropIfDone(l)
 	}
 }
 
-// listBy has the lanes that are due listed at that time, or before.
+// listBy makes the core ask for the lanes that are due, at that time or before.
 func (c *core) listBy(at time.Time) {
 	if !at.IsZero() && (c.listAt.IsZero() || at.Before(c.listAt)) {
 		c.listAt = at
 	}
 }
 
-// reopen lets lanes go on that wait for the end of o, in memory and in the database.
-func (c *core) reopen(now time.Time, o *closed) {
+// resume lets the lanes that wait for a gate go on, in memory and in the database.
+func (c *core) resume(now time.Time, o *gate) {
 	c.dirty = true
 	c.listBy(now)
 	for _, l := range c.lanes {
-		if l.closed == o {
-			l.await(nil)
+		if l.gate == o {
+			l.waitFor(nil)
 			l.due = time.Time{}
 		}
 	}

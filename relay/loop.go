@@ -18,15 +18,15 @@ type loop struct {
 	core    *core
 	started time.Time
 
-	probe       probe
+	ping        ping
 	recognition recognition
 
-	events  chan event
-	running map[string]int // goroutines that will still send an event, by the call that they make
-	broken  error
-	left    chan struct{}     // closed when the session is, without giving the lease back; nil: it isn't to be
-	most    []int             // messages in a call of each stripe, see publish
-	calls   map[int]time.Time // when the call of a stripe began that has not returned
+	events     chan event
+	running    map[string]int // goroutines that will still send an event, by the call that they make
+	broken     error
+	abandoned  chan struct{}     // closed when the session is, without giving the lease back; nil: it isn't to be
+	callLimits []int             // the most messages in a call of each stripe: see Relay.publish
+	calls      map[int]time.Time // when the call of a stripe began that has not returned
 
 	work        context.Context // publishing
 	intake      context.Context // reading: ends first
@@ -43,8 +43,8 @@ type event struct {
 	apply func()
 }
 
-// do runs f, which makes a call, beside the loop, and what f returns in it. A call that ends its goroutine breaks the
-// session.
+// do runs f, which makes a call, in a goroutine of its own, and what f returns in the loop. A call that ends its
+// goroutine breaks the session.
 func (l *loop) do(call string, f func() func()) {
 	l.running[call]++
 	go func() {
@@ -54,12 +54,14 @@ func (l *loop) do(call string, f func() func()) {
 	}()
 }
 
+// returned notes that a call has returned.
 func (l *loop) returned(e event) {
 	if l.running[e.call]--; l.running[e.call] == 0 {
 		delete(l.running, e.call)
 	}
 }
 
+// fail ends the session because of err.
 func (l *loop) fail(err error) {
 	if l.broken == nil {
 		l.broken = err

@@ -25,7 +25,7 @@ type ready struct {
 // next returns what is to be started now.
 func (c *core) next(now time.Time) ready {
 	var r ready
-	c.relieve(now)
+	c.makeRoom(now)
 	c.scan(now)
 	r.Publish = c.publish(now)
 	c.scan(now)
@@ -46,9 +46,9 @@ func (c *core) next(now time.Time) ready {
 // what was delivered behind it would be delivered again. In an outage only what is in flight is awaited.
 func (c *core) drain() { c.draining = true }
 
-// relieve holds the lanes that stand in the way when memory is full: the cursor can't pass a message
+// makeRoom holds the lanes that stand in the way when memory is full: the cursor can't pass a message
 // that waits for a retry, and nothing can be read until it does.
-func (c *core) relieve(now time.Time) {
+func (c *core) makeRoom(now time.Time) {
 	if c.draining {
 		c.holdAll()
 		c.advance(now)

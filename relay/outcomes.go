@@ -8,8 +8,6 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// What the broker answered, and what follows from it: done, a retry, a hold, a dead letter, an outage.
-
 // onPublished takes the outcome of a call: nil, or an error per message. The call is used again.
 func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	c.stripes[k.stripe].inFlight = nil
@@ -17,16 +15,16 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 		for _, it := range k.items {
 			c.deliver(now, it)
 		}
-		c.land(k)
-		c.judge(now, k, true, nil)
+		c.leaveLanes(k)
+		c.updateOutage(now, k, true, nil)
 		c.freeCall(k)
 		c.advance(now)
 		return
 	}
 	failed, answered, unanswered := c.outcomes(now, k, errs)
 	c.giveBack(k)
-	c.land(k)
-	c.judge(now, k, answered, unanswered)
+	c.leaveLanes(k)
+	c.updateOutage(now, k, answered, unanswered)
 	for _, it := range failed {
 		c.fail(now, it)
 	}
@@ -34,9 +32,8 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	c.advance(now)
 }
 
-// outcomes marks delivered items as done and the others as queued again. It returns those whose failure
-// counts, which are the first of their lanes: what a broker says of a message behind a failed one is not
-// believed, but for its acceptance.
+// outcomes marks delivered items as done and the others as queued again. It returns those whose failure counts: of each
+// lane only the first, because the answer for a message behind a failed one counts only if it is an acceptance.
 func (c *core) outcomes(now time.Time, k *call, errs []error) (failed []*item, answered bool, unanswered error) {
 	broken := make(map[string]bool)
 	for i, it := range k.items {
@@ -64,7 +61,7 @@ func (c *core) outcomes(now time.Time, k *call, errs []error) (failed []*item, a
 			it.d.Attempts++
 		}
 		it.err = err
-		c.openLane(it)
+		c.addLane(it)
 		failed = append(failed, it)
 	}
 	return failed, answered, unanswered
@@ -90,8 +87,8 @@ func (c *core) giveBack(k *call) {
 	}
 }
 
-// land takes a call's items off their lanes and closes the lanes that have nothing left to do.
-func (c *core) land(k *call) {
+// leaveLanes detaches the items of a call from their lanes, and drops the lanes that have nothing left to do.
+func (c *core) leaveLanes(k *call) {
 	for _, it := range k.items {
 		l := it.lane
 		if l == nil {
@@ -100,15 +97,15 @@ func (c *core) land(k *call) {
 		it.lane = nil
 		l.flying--
 		c.dirty = true
-		c.closeIfDone(l)
+		c.dropIfDone(l)
 	}
 }
 
-// judge moves the outage on. A call without any answer begins or prolongs it; any answer ends it, unless
-// the destination has asked for a pause: calls that were on their way then say nothing about its end.
-func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
+// updateOutage begins or prolongs the outage of the destination after a call without any answer, and ends it after any
+// answer, unless the destination has asked for a pause: calls that were under way then don't end it.
+func (c *core) updateOutage(now time.Time, k *call, answered bool, unanswered error) {
 	o := &c.outage
-	if k.probe {
+	if k.outageProbe {
 		o.probing = false
 	}
 	switch {
@@ -116,7 +113,7 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 		if answered && !now.Before(o.asked) {
 			*o = outage{}
 		}
-	case o.failures == 0 || k.probe:
+	case o.failures == 0 || k.outageProbe:
 		o.failures++
 		if answered {
 			o.failures = 1
@@ -128,13 +125,13 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 	}
 }
 
-// deliver records that the broker has it.
+// deliver records that the broker has accepted an item.
 func (c *core) deliver(now time.Time, it *item) {
 	it.state = done
 	if len(c.refused) > 0 {
 		delete(c.refused, c.stored.key(it.d.Lane()))
 	}
-	c.open(now, it)
+	c.endOutage(now, it)
 	if it.held {
 		c.loaded--
 		c.held.delivered = append(c.held.delivered, it.d)
@@ -146,8 +143,8 @@ func (c *core) deliver(now time.Time, it *item) {
 // it is the head of its lane, with err and d.Attempts set.
 func (c *core) fail(now time.Time, it *item) {
 	switch {
-	case outbox.IsTopicUnavailable(it.err) && !c.wronged(it):
-		c.shut(now, it)
+	case outbox.IsTopicUnavailable(it.err) && !c.messageAtFault(it):
+		c.beginOutage(now, it)
 	case outbox.IsPermanent(it.err):
 		c.exhaust(it, ReasonRefused)
 	case it.d.Attempts >= c.cfg.MaxAttempts:

@@ -25,7 +25,7 @@ func (c *core) publish(now time.Time) (calls []*call) {
 		s.inFlight = k
 		calls = append(calls, k)
 		if o.failures > 0 {
-			k.probe, o.probing = true, true
+			k.outageProbe, o.probing = true, true
 			break
 		}
 		if c.stopped != nil {
@@ -62,7 +62,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	most := min(c.cfg.CallMax, c.throttle.allows())
 	room := func() bool { return len(k.items) < most && bytes < c.cfg.CallBytes }
 	take := func(it *item) {
-		c.probe(now, it)
+		c.tryRoute(now, it)
 		it.state = inFlight
 		bytes += it.size
 		k.items = append(k.items, it)
@@ -71,7 +71,7 @@ func (c *core) fill(now time.Time, stripe int) *call {
 	for len(s.lanes) > 0 && room() {
 		l := s.lanes[0]
 		s.lanes = s.lanes[1:]
-		l.await(nil)
+		l.waitFor(nil)
 		for len(l.queue) > 0 && c.publishable(now, l.queue[0]) && room() {
 			it := l.queue[0]
 			l.queue = l.queue[1:]
@@ -121,7 +121,7 @@ func (c *core) divert(now time.Time, it *item) bool {
 	if c.publishable(now, it) {
 		return false
 	}
-	l := c.openLane(it)
+	l := c.addLane(it)
 	l.queue = append(l.queue, it)
 	c.setAside(now, it)
 	return true
@@ -129,5 +129,5 @@ func (c *core) divert(now time.Time, it *item) bool {
 
 // publishable reports whether a message may go out now, as far as it is up to the message and its topic.
 func (c *core) publishable(now time.Time, it *item) bool {
-	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.closedTo(now, it) == nil
+	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.gateFor(now, it) == nil
 }

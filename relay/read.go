@@ -22,7 +22,7 @@ func (c *core) onRead(now time.Time, b Batch) {
 	p := c.newPage(b)
 	c.pages = append(c.pages, p)
 	c.unsettled += len(p.items)
-	c.sift(p.items)
+	c.filter(p.items)
 	for i := range p.items {
 		it := &p.items[i]
 		c.bytes += it.size
@@ -60,8 +60,8 @@ func (c *core) full() bool {
 	return c.unsettled+c.cfg.ReadMax > c.cfg.MaxInFlight || c.bytes >= c.cfg.MaxInFlightBytes
 }
 
-// fullBecause says why nothing new is read, or not of all keys, although the destination answers; nil if it is.
-func (c *core) fullBecause() error {
+// whyFull says why nothing new is read, or not of all keys, although the destination answers; nil if it is.
+func (c *core) whyFull() error {
 	if c.crowded() {
 		return fmt.Errorf("as many keys have messages that are set aside as MaxHeldLanes allows (%d): nothing new is read, of any key, "+
 			"until those of a tenth of them are delivered, dead or discarded", c.cfg.MaxHeldLanes)

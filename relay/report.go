@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func (l *loop) tell(hangs bool) {
+func (l *loop) reportState(hangs bool) {
 	if time.Since(l.started) > usualPause {
 		l.state.unsettled = nil // nothing may be left to settle
 	}
@@ -26,25 +26,25 @@ func (l *loop) tell(hangs bool) {
 		}
 		return
 	}
-	if full := l.core.fullBecause(); full != nil {
+	if full := l.core.whyFull(); full != nil {
 		if l.state.change(StateFull, full) {
 			l.relay.cfg.Logger.Warn("too much is set aside", "destination", l.relay.cfg.Name, "error", full)
 		}
 		return
 	}
-	if o := l.core.oldestClosed(); o != nil {
+	if o := l.core.oldestOutage(); o != nil {
 		if l.state.change(StateFailing, o.cause) {
 			l.relay.cfg.Logger.Warn("topic unavailable, what goes there waits", "destination", l.relay.cfg.Name, "error", o.cause)
 		}
 		return
 	}
-	if err := l.probe.err; err != nil {
+	if err := l.ping.err; err != nil {
 		if l.state.change(StateStalled, err) {
 			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
 		}
 		return
 	}
-	if !l.recognition.begun() {
+	if !l.recognition.allowsCalls() {
 		return // it may be another broker than the destination's
 	}
 	if l.state.change(StateFlowing, nil) {
@@ -52,20 +52,20 @@ func (l *loop) tell(hangs bool) {
 	}
 }
 
-// watchOutage tells the state when the destination, or a topic of it, stops or starts taking messages, and when
+// watchOutage changes the state when the destination, or a topic of it, stops or starts taking messages, and when
 // nothing new is read because too much is set aside. It returns when it has to look again.
 func (l *loop) watchOutage(now time.Time) time.Time {
 	hangsAt := l.hangsAt()
 	hangs := !hangsAt.IsZero() && !hangsAt.After(now)
-	l.tell(hangs)
+	l.reportState(hangs)
 	if hangs {
 		return time.Time{}
 	}
 	return hangsAt
 }
 
-// hangsAt is when the first of the calls to the broker begins to hang, zero if there is none. Each is judged by itself:
-// others may be answered, of other keys.
+// hangsAt returns the time at which the first of the calls to the broker begins to hang; zero if there is none. Calls
+// with other keys may be answered meanwhile.
 func (l *loop) hangsAt() time.Time {
 	var first time.Time
 	for _, began := range l.calls {
@@ -79,8 +79,8 @@ func (l *loop) hangsAt() time.Time {
 	return first.Add(hangsAfter)
 }
 
-// hangsAfter is how long a call to the broker may last before the state says so. The call goes on: how long it may last
-// is up to the adapter.
+// hangsAfter is how long a call to the broker may last until the state becomes stalled. The call goes on: the adapter
+// decides when it ends.
 const hangsAfter = 5 * time.Second
 
 var errHangs = fmt.Errorf("a call to the broker has not returned for %v; the keys of its messages wait for the answer", hangsAfter)
@@ -91,14 +91,14 @@ func (l *loop) logFailures(k *call, errs []error) {
 		if err == nil || outbox.IsUnavailable(err) || outbox.IsTopicUnavailable(err) || errors.Is(err, outbox.ErrSkipped) {
 			continue
 		}
-		l.relay.cfg.Logger.Warn("message not accepted", append(about(k.items[i].d),
+		l.relay.cfg.Logger.Warn("message not accepted", append(messageFields(k.items[i].d),
 			"destination", l.relay.cfg.Name, "attempt", k.items[i].d.Attempts+1, "error", err)...)
 	}
 }
 
 func (l *loop) logSettled(s *Settlement) {
 	log := func(what string, d *Delivery, blocked bool, more ...any) {
-		line := append(append(about(d), "destination", l.relay.cfg.Name), more...)
+		line := append(append(messageFields(d), "destination", l.relay.cfg.Name), more...)
 		if next := l.relay.cfg.Remedy; next != nil {
 			var text any
 			if panicked := try("Remedy", func() { text = next(d, blocked) }); panicked != nil {
@@ -122,8 +122,8 @@ func (l *loop) logSettled(s *Settlement) {
 	}
 }
 
-// about is what a log line says of a message, and of the row that it is.
-func about(d *Delivery) []any {
+// messageFields returns what a log line has about a message and its row.
+func messageFields(d *Delivery) []any {
 	line := printed.Message(&d.Message)
 	if d.Row != "" {
 		line = append(line, "row", strings.Clone(printed.Key(d.Row)))

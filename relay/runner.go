@@ -100,16 +100,16 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 		core:    newCore(core, rand.Float64),
 		// There is room for all, so that what comes back after the end doesn't wait: a call for each stripe, a read,
 		// a settlement or query, a probe, a look at which broker it is.
-		events:  make(chan event, core.Stripes+4),
-		running: make(map[string]int),
-		most:    slices.Repeat([]int{math.MaxInt}, core.Stripes),
-		calls:   make(map[int]time.Time),
-		work:    work,
-		started: time.Now(),
+		events:     make(chan event, core.Stripes+4),
+		running:    make(map[string]int),
+		callLimits: slices.Repeat([]int{math.MaxInt}, core.Stripes),
+		calls:      make(map[int]time.Time),
+		work:       work,
+		started:    time.Now(),
 
 		statements: statements,
 	}
-	l.probe.pinger, _ = As[Pinger](r.broker)
+	l.ping.pinger, _ = As[Pinger](r.broker)
 	l.recognition.identifier, _ = As[Identifier](r.broker)
 	l.intake, l.closeIntake = context.WithCancel(work)
 	err := l.run(ctx)
@@ -117,18 +117,18 @@ func (r *Relay) serve(ctx context.Context, session Session, state *tracker) erro
 	l.closeIntake()
 	defer time.AfterFunc(r.cfg.Grace/2, interrupt).Stop()
 	hung := l.wait(ctx, err)
-	if hung != nil && l.left == nil {
-		l.leave() // what hangs may still be published, so the lease isn't given back
+	if hung != nil && l.abandoned == nil {
+		l.abandonLease() // what hangs may still be published, so the lease isn't given back
 	}
 	switch {
 	case hung != nil:
 		select {
-		case <-l.left:
+		case <-l.abandoned:
 		case <-time.After(r.cfg.Grace):
 		}
 		return &ended{hung}
-	case l.left != nil:
-		<-l.left
+	case l.abandoned != nil:
+		<-l.abandoned
 		return err
 	}
 
@@ -154,7 +154,7 @@ func (l *loop) run(ctx context.Context) error {
 		next := l.core.next(now)
 		l.start(next)
 		lookAt := l.recognize(now)
-		probeAt := l.startProbe(now)
+		probeAt := l.startPing(now)
 		hangsAt := l.watchOutage(time.Now())
 		if next.Drained {
 			return &ended{err: next.Err}
@@ -200,15 +200,15 @@ func (l *loop) wait(ctx context.Context, err error) error {
 	var grace <-chan time.Time
 	hangs := false
 	for len(l.running) > 0 {
-		if hangs && l.left == nil && !l.usesSession() {
-			l.leave()
+		if hangs && l.abandoned == nil && !l.usesSession() {
+			l.abandonLease()
 		}
 		select {
 		case e := <-l.events:
 			l.returned(e)
 		case <-late:
 			if hangs = ctx.Err() == nil; hangs {
-				l.tellWait(err)
+				l.reportWait(err)
 			}
 		case <-done:
 			done = nil
@@ -220,8 +220,8 @@ func (l *loop) wait(ctx context.Context, err error) error {
 	return nil
 }
 
-// tellWait tells that a session has ended because of err, and that the next one waits for calls of it.
-func (l *loop) tellWait(err error) {
+// reportWait tells that a session has ended because of err, and that the next one waits for calls of it.
+func (l *loop) reportWait(err error) {
 	l.relay.cfg.Logger.Error("session ended, the next waits for calls that hang", "destination", l.relay.cfg.Name,
 		"error", err, "calls", l.calling())
 	if l.running["Broker.Publish"] > 0 {
@@ -231,13 +231,13 @@ func (l *loop) tellWait(err error) {
 	}
 }
 
-// leave ends the session and doesn't give the lease back: it isn't renewed any more. What hangs may still be published,
+// abandonLease ends the session and doesn't give the lease back: it isn't renewed any more. What hangs may still be published,
 // as by a relay that has lost its lease.
-func (l *loop) leave() {
-	l.left = make(chan struct{})
+func (l *loop) abandonLease() {
+	l.abandoned = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	go func() { _ = l.session.Close(ctx); close(l.left) }()
+	go func() { _ = l.session.Close(ctx); close(l.abandoned) }()
 }
 
 func (l *loop) hung() error {

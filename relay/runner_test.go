@@ -68,13 +68,13 @@ func (t *table) done() int {
 }
 
 type tableSession struct {
-	table   *table
-	next    int
-	expires time.Time
-	settle  error // what Settle answers
-	reads   error // what Next answers
-	closed  bool
-	left    bool // closed without giving the lease back
+	table     *table
+	next      int
+	expires   time.Time
+	settle    error // what Settle answers
+	reads     error // what Next answers
+	closed    bool
+	abandoned bool // closed without giving the lease back
 }
 
 func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
@@ -143,7 +143,7 @@ func (s *tableSession) Expires() time.Time {
 func (s *tableSession) Close(ctx context.Context) error {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	s.closed, s.left = ctx.Err() == nil, ctx.Err() != nil
+	s.closed, s.abandoned = ctx.Err() == nil, ctx.Err() != nil
 	return ctx.Err()
 }
 
@@ -290,8 +290,8 @@ func TestADrainLeavesACallThatHangsBehindAndKeepsTheLease(t *testing.T) {
 				if took := time.Since(began); took != bound {
 					t.Errorf("the drain took %v, want %v", took, bound)
 				}
-				if s := source.sessions[0]; s.closed || !s.left {
-					t.Errorf("the lease was given back: %v; it is renewed on: %v", s.closed, !s.left)
+				if s := source.sessions[0]; s.closed || !s.abandoned {
+					t.Errorf("the lease was given back: %v; it is renewed on: %v", s.closed, !s.abandoned)
 				}
 				if last := seen.list[len(seen.list)-1]; last != StateStopped || len(source.sessions) != 1 {
 					t.Errorf("%d sessions; the last state is %v", len(source.sessions), last)

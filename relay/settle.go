@@ -13,7 +13,7 @@ func (c *core) onSettled(now time.Time) {
 	s := c.settling
 	c.settling, c.working = nil, false
 	for _, l := range s.barriers {
-		c.lift(l)
+		c.endBarrier(l)
 	}
 	c.settlePages(now, s.to)
 	c.advance(now)
@@ -35,7 +35,7 @@ func (c *core) settlePages(now time.Time, to prefix) {
 				c.settledHold(now, it)
 			case toDead:
 				if l := c.lanes[it.d.Lane()]; l != nil && l.barrier == it {
-					c.lift(l)
+					c.endBarrier(l)
 				}
 			}
 		}

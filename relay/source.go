@@ -46,9 +46,9 @@ type Traits struct {
 // Session is the ownership of a shard group for as long as its lease lasts. Next is called by one
 // goroutine; Settle, Held, Lanes, Due and Controls by another, one at a time; both at the same time.
 type Session interface {
-	// Next waits for committed messages and returns at most max of them, in order per key. A batch may
+	// Next waits for committed messages and returns at most limit of them, in order per key. A batch may
 	// be empty (nothing came within the strategy's own pause); the caller just calls again.
-	Next(ctx context.Context, max int) (Batch, error)
+	Next(ctx context.Context, limit int) (Batch, error)
 
 	// Settle makes one database transaction of everything in s, or changes nothing. An error that is
 	// not ErrLeaseLost leaves the outcome unknown: the relay gives the session up and acquires again.

@@ -1,8 +1,6 @@
 package relay
 
-import (
-	"hash/maphash"
-)
+import "hash/maphash"
 
 // Lanes whose holds wait in the database. There may be millions of them, so the core has no object for them. It
 // remembers a hash of each, by which it knows what must wait behind holds, and asks the database which are due.

@@ -11,40 +11,41 @@ import (
 // Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written
 // to.
 
-// closedTo returns the outage or the pause that keeps a message from being published now, or nil.
-func (c *core) closedTo(now time.Time, it *item) *closed {
+// gateFor returns the gate that keeps a message from being published now, or nil.
+func (c *core) gateFor(now time.Time, it *item) *gate {
 	if len(c.paused) > 0 {
-		if o := c.pauseOf(now, it); o != nil {
+		if o := c.pauseFor(now, it); o != nil {
 			return o
 		}
 	}
-	if len(c.closed) > 0 {
-		if o := c.closed[routeOf(&it.d.Message)]; o.lasts(now) {
+	if len(c.gates) > 0 {
+		if o := c.gates[routeOf(&it.d.Message)]; o.shut(now) {
 			return o
 		}
 	}
 	return nil
 }
 
-// probe is told of a message that is about to be published. If its route was closed, the others go on waiting.
-func (c *core) probe(now time.Time, it *item) {
-	if len(c.closed) == 0 {
+// tryRoute is called for a message that is about to be published. If its route has an outage, the message is the probe,
+// and the others go on waiting.
+func (c *core) tryRoute(now time.Time, it *item) {
+	if len(c.gates) == 0 {
 		return
 	}
-	if o := c.closed[routeOf(&it.d.Message)]; o != nil {
+	if o := c.gates[routeOf(&it.d.Message)]; o != nil {
 		o.failures++
 		o.until = now.Add(c.cfg.Outage.delay(o.failures, c.rand()))
 		c.dirty = true
 	}
 }
 
-// shut begins the outage of the route that the broker has refused it, or prolongs it, and sets it aside.
-func (c *core) shut(now time.Time, it *item) {
+// beginOutage begins or prolongs the outage of the route of a refused message, and sets the message aside.
+func (c *core) beginOutage(now time.Time, it *item) {
 	r := routeOf(&it.d.Message)
-	o := c.closed[r]
+	o := c.gates[r]
 	if o == nil {
-		o = &closed{since: now, failures: 1}
-		c.closed[r.clone()] = o
+		o = &gate{since: now, failures: 1}
+		c.gates[r.clone()] = o
 	}
 	o.cause = it.err
 	if len(c.refused) >= maxRefused {
@@ -63,11 +64,11 @@ func (c *core) shut(now time.Time, it *item) {
 // maxRefused bounds what is remembered of messages that were refused because of their topics.
 const maxRefused = 10_000
 
-// wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others
-// of its route since it said so the last time. Then it is up to the message: the failure counts. It never is where the
+// messageAtFault reports whether a message that was refused because of its topic is itself at fault, and counts the
+// failure then: the broker has accepted others of its route since it refused this one before. It never is where the
 // broker knows that no message can be at fault.
-func (c *core) wronged(it *item) bool {
-	if blameless(it.err) {
+func (c *core) messageAtFault(it *item) bool {
+	if noMessageAtFault(it.err) {
 		return false
 	}
 	key := c.stored.key(it.d.Lane())
@@ -79,32 +80,32 @@ func (c *core) wronged(it *item) bool {
 	return false
 }
 
-// blameless reports whether what is marked as unavailable in the error of a topic is marked so itself.
-func blameless(err error) bool {
+// noMessageAtFault reports whether the error that outbox.TopicUnavailable marks is itself marked by outbox.Unavailable.
+func noMessageAtFault(err error) bool {
 	for outbox.IsTopicUnavailable(err) {
 		err = errors.Unwrap(err)
 	}
 	return outbox.IsUnavailable(err)
 }
 
-// open ends the outage of the route that a message was accepted by.
-func (c *core) open(now time.Time, it *item) {
-	if len(c.closed) == 0 {
+// endOutage ends the outage of the route of an accepted message.
+func (c *core) endOutage(now time.Time, it *item) {
+	if len(c.gates) == 0 {
 		return
 	}
 	r := routeOf(&it.d.Message)
-	o := c.closed[r]
+	o := c.gates[r]
 	if o == nil {
 		return
 	}
-	delete(c.closed, r)
+	delete(c.gates, r)
 	o.over = true
-	c.reopen(now, o)
+	c.resume(now, o)
 }
 
-// setAsideFor has the lane of it, its head, wait for the end of an outage. In the database the head is due when the
-// topic is asked for next: after a crash the next relay finds out by itself whether the outage has ended.
-func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
+// awaitGate makes the lane of it, which is its head, wait for the end of a gate. In the database the head is due when
+// the next probe is: after a crash the next relay finds out by itself whether the outage has ended.
+func (c *core) awaitGate(now time.Time, it *item, o *gate) {
 	c.dirty = true
 	l := c.lanes[it.d.Lane()]
 	at := o.until
@@ -119,14 +120,14 @@ func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
 		c.hold(l, at, false)
 	default:
 		l.due = o.until
-		l.await(o)
+		l.waitFor(o)
 	}
 }
 
-// endOutages ends those that nothing waits for, as when an operator has discarded it: no probe would end them. list is
-// what the database has found for q. It has nothing of what is paused, which may wait for them. What is due later than
-// any pause of an outage waits for its own time.
-func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
+// endIdleOutages ends the outages for which nothing waits, such as after an operator has discarded it: no probe would
+// end them. list is what the database has found for q, without what is paused, which may wait for an outage. What is due
+// later than any pause of an outage waits for its own time.
+func (c *core) endIdleOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	if len(q.Probes) == 0 {
 		return
 	}
@@ -138,8 +139,8 @@ func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	}
 	for _, r := range q.Probes {
 		hidden := slices.ContainsFunc(q.Paused, func(p Pause) bool { return p.Topic == "" || p.Topic == r.Topic })
-		if o := c.closed[r]; o != nil && !hidden && !found[r] && o.waiting == 0 && !o.lasts(now) && !c.publishing(r) {
-			delete(c.closed, r)
+		if o := c.gates[r]; o != nil && !hidden && !found[r] && o.waiting == 0 && !o.shut(now) && !c.publishing(r) {
+			delete(c.gates, r)
 		}
 	}
 }
@@ -151,9 +152,9 @@ func (c *core) publishing(r Route) bool {
 	})
 }
 
-// oldestClosed returns the outage of a topic that has lasted longest, or nil.
-func (c *core) oldestClosed() (oldest *closed) {
-	for _, o := range c.closed {
+// oldestOutage returns the outage of a topic that began first, or nil.
+func (c *core) oldestOutage() (oldest *gate) {
+	for _, o := range c.gates {
 		if oldest == nil || o.since.Before(oldest.since) || o.since.Equal(oldest.since) && o.cause.Error() < oldest.cause.Error() {
 			oldest = o
 		}
@@ -172,8 +173,8 @@ func (c *core) setAside(now time.Time, it *item) {
 		c.exhaust(it, ReasonInvalid)
 		return
 	}
-	if o := c.closedTo(now, it); o != nil {
-		c.setAsideFor(now, it, o)
+	if o := c.gateFor(now, it); o != nil {
+		c.awaitGate(now, it, o)
 		return
 	}
 	c.retry(now, it, it.d.DeliverAt)

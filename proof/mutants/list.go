@@ -96,7 +96,7 @@ var mutants = []mutant{
 	{
 		name:  "what goes to a missing topic asks all at once",
 		file:  "relay/publish.go",
-		old:   "		c.probe(now, it)\n",
+		old:   "		c.tryRoute(now, it)\n",
 		wrong: "",
 		pkg:   "./relay", run: transcripts,
 	},
@@ -131,7 +131,7 @@ var mutants = []mutant{
 	{
 		name:  "what was paused waits on after its pause",
 		file:  "relay/controls.go",
-		old:   "			c.reopen(now, o)\n",
+		old:   "			c.resume(now, o)\n",
 		wrong: "			_ = o\n",
 		pkg:   "./relay", run: transcripts,
 	},
@@ -251,14 +251,14 @@ var mutants = []mutant{
 	{
 		name:  "all lanes of a missing topic ask at once",
 		file:  "relay/due.go",
-		old:   "o != nil && (o.lasts(now) || o.waiting > 0)",
-		wrong: "o != nil && o.lasts(now)",
+		old:   "o != nil && (o.shut(now) || o.waiting > 0)",
+		wrong: "o != nil && o.shut(now)",
 		pkg:   "./relay", run: transcripts,
 	},
 	{
 		name:  "what waits for a topic is loaded again and again",
 		file:  "relay/due.go",
-		old:   "		if o.lasts(now) || o.waiting > 0 {\n",
+		old:   "		if o.shut(now) || o.waiting > 0 {\n",
 		wrong: "		if o == nil {\n",
 		pkg:   "./relay", run: transcripts,
 	},
@@ -293,8 +293,8 @@ var mutants = []mutant{
 	{
 		name:  "a delayed message goes out at once",
 		file:  "relay/publish.go",
-		old:   "	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.closedTo",
-		wrong: "	return it.d.Invalid == nil && !it.d.Blocked && c.closedTo",
+		old:   "	return it.d.Invalid == nil && !it.d.Blocked && !it.d.DeliverAt.After(now) && c.gateFor",
+		wrong: "	return it.d.Invalid == nil && !it.d.Blocked && c.gateFor",
 		pkg:   "./relay", run: simulation,
 	},
 	{
@@ -321,8 +321,8 @@ var mutants = []mutant{
 	{
 		name:  "a broker that always panics gets the whole batch with each message",
 		file:  "relay/call.go",
-		old:   "			*most = n / 2\n",
-		wrong: "			half := n / 2\n			most = &half\n",
+		old:   "			*limit = n / 2\n",
+		wrong: "			half := n / 2\n			limit = &half\n",
 		pkg:   "./relay", run: "TestABrokerThatAlwaysPanics",
 	},
 	{
@@ -335,7 +335,7 @@ var mutants = []mutant{
 	{
 		name:  "calls don't wait for the look at the broker",
 		file:  "relay/call.go",
-		old:   "		if !r.begun() {\n			r.waiting",
+		old:   "		if !r.allowsCalls() {\n			r.waiting",
 		wrong: "		if false {\n			r.waiting",
 		pkg:   "./relay", run: "TestAnotherBrokerThanTheDestinationsGetsNothing",
 	},
