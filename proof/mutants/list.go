@@ -369,7 +369,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "the log repeats what the table has delivered",
-		file:  "relay/replication/stream.go",
+		file:  "relay/replication/take.go",
 		old:   "return s.inTx < s.seenUntil && s.seen.Sees(xid)",
 		wrong: "return false",
 		pkg:   "./relay/replication", run: "AHandoverUnderLoad",
@@ -446,7 +446,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a snapshot is the cursor before its commits are settled",
-		file:  "relay/replication/settle.go",
+		file:  "relay/replication/fallback.go",
 		old:   "len(f.next) > 0 && f.next[0].lsn <= position",
 		wrong: "len(f.next) > 0",
 		pkg:   "./relay/replication", run: "ASlotThatIsDropped",
