@@ -704,14 +704,14 @@ var mutants = []mutant{
 	},
 	{
 		name:  "who stands by asks without a limit of time",
-		file:  "relay/polling/snapshot.go",
+		file:  "relay/polling/take.go",
 		old:   "	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)\n	defer cancel()\n	rows, err :=",
 		wrong: "	rows, err :=",
 		pkg:   "./relay/polling", run: "TestAStandbyWhoseConnectionDied",
 	},
 	{
 		name:  "a frozen relay keeps the cursor locked",
-		file:  "relay/polling/snapshot.go",
+		file:  "relay/polling/take.go",
 		old:   "max(s.cfg.Lease.Milliseconds(), 1)",
 		wrong: "int64(60_000)",
 		pkg:   "./relay/polling", run: "TestARelayThatFreezesWhileItSettles",
