@@ -60,6 +60,8 @@ type snapshotSession struct {
 	alarm      *alarm
 }
 
+var _ relay.Coupled = (*snapshotSession)(nil)
+
 // cursor is the position of a session. Everything that prev sees is settled. A window holds what its snapshot sees and
 // the previous one doesn't.
 type cursor struct {

@@ -39,10 +39,7 @@ type Snapshot struct {
 // messages, and a page looks at the index of up to two chunks more than it returns.
 const usualPage = 4500
 
-var (
-	_ relay.Source  = (*Snapshot)(nil)
-	_ relay.Coupled = (*snapshotSession)(nil)
-)
+var _ relay.Source = (*Snapshot)(nil)
 
 // NewSnapshot returns a source for a destination. It reports all faults of cfg together and doesn't connect yet. conn
 // is copied. It must lead to the primary, with sessions of its own (see the package comment), as a role with the rights
