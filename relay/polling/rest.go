@@ -117,8 +117,8 @@ func (r *rest) end(ctx context.Context) error {
 	return nil
 }
 
-// polled takes the outcome of a poll: the time since an earlier one found something, whether this one has, and whether a
-// notification caused it. It gives the lock back if resting doesn't pay.
+// polled takes the outcome of a poll: the time since an earlier one found something, whether this one has, and whether
+// a notification caused it. It gives the lock back if resting doesn't pay.
 func (r *rest) polled(ctx context.Context, since time.Duration, found, called bool) error {
 	switch {
 	case found:
