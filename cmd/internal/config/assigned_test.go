@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/oauth"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/value"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped"
@@ -96,7 +97,7 @@ func unassigned(section, library reflect.Type, index []int, path string) (paths 
 		}
 		return paths
 	case scalar.IsSecret(v.Type()):
-		scalar.SetTextOf(v, "x")
+		_ = value.Set(v, "x")
 	case v.Kind() == reflect.String:
 		v.SetString("x")
 	case v.Kind() == reflect.Bool:
