@@ -10,44 +10,30 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
+// reportState changes the state to what the broker and the core are like, and logs a change.
 func (l *loop) reportState(hangs bool) {
 	if time.Since(l.started) > usualPause {
 		l.state.unsettled = nil // nothing may be left to settle
 	}
-	if cause := l.core.outage.cause; l.core.outage.failures > 0 {
-		if l.state.change(StateStalled, cause) {
-			l.relay.cfg.Logger.Warn("destination stalled, it does not answer", "destination", l.relay.cfg.Name, "error", cause)
+	report := func(state State, cause error, text string) {
+		if l.state.change(state, cause) {
+			l.relay.cfg.Logger.Warn(text, "destination", l.relay.cfg.Name, "error", cause)
 		}
-		return
 	}
-	if hangs {
-		if l.state.change(StateStalled, errHangs) {
-			l.relay.cfg.Logger.Warn("destination hangs", "destination", l.relay.cfg.Name, "error", errHangs)
-		}
-		return
-	}
-	if full := l.core.whyFull(); full != nil {
-		if l.state.change(StateFull, full) {
-			l.relay.cfg.Logger.Warn("too much is set aside", "destination", l.relay.cfg.Name, "error", full)
-		}
-		return
-	}
-	if o := l.core.oldestOutage(); o != nil {
-		if l.state.change(StateFailing, o.cause) {
-			l.relay.cfg.Logger.Warn("topic unavailable, what goes there waits", "destination", l.relay.cfg.Name, "error", o.cause)
-		}
-		return
-	}
-	if err := l.ping.err; err != nil {
-		if l.state.change(StateStalled, err) {
-			l.relay.cfg.Logger.Warn("destination can't be reached", "destination", l.relay.cfg.Name, "error", err)
-		}
-		return
-	}
-	if !l.recognition.allowsCalls() {
-		return // it may be another broker than the destination's
-	}
-	if l.state.change(StateFlowing, nil) {
+	full, outage := l.core.whyFull(), l.core.oldestOutage()
+	switch {
+	case l.core.outage.failures > 0:
+		report(StateStalled, l.core.outage.cause, "destination stalled, it does not answer")
+	case hangs:
+		report(StateStalled, errHangs, "destination hangs")
+	case full != nil:
+		report(StateFull, full, "too much is set aside")
+	case outage != nil:
+		report(StateFailing, outage.cause, "topic unavailable, what goes there waits")
+	case l.ping.err != nil:
+		report(StateStalled, l.ping.err, "destination can't be reached")
+	case !l.recognition.allowsCalls(): // it may be another broker than the destination's
+	case l.state.change(StateFlowing, nil):
 		l.relay.cfg.Logger.Info("destination flowing", "destination", l.relay.cfg.Name)
 	}
 }

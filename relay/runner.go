@@ -278,54 +278,42 @@ func (l *loop) start(r ready) {
 		})
 	}
 	if r.Controls {
-		l.do("Session.Controls", func() func() {
-			controls, err := l.session.Controls(l.statements)
-			return func() {
-				if err != nil {
-					l.fail(fmt.Errorf("read the controls: %w", err))
-					return
-				}
-				if l.core.onControls(time.Now(), controls) {
-					l.relay.cfg.Logger.Info("operators ask", "destination", l.relay.cfg.Name,
-						"pauses", len(controls.Pauses), "rate", controls.Rate)
-				}
+		query(l, "Session.Controls", "read the controls", l.session.Controls, func(now time.Time, controls Controls) {
+			if l.core.onControls(now, controls) {
+				l.relay.cfg.Logger.Info("operators ask", "destination", l.relay.cfg.Name,
+					"pauses", len(controls.Pauses), "rate", controls.Rate)
 			}
 		})
 	}
 	if q := r.Lanes; q != nil {
-		l.do("Session.Lanes", func() func() {
-			lanes, next, err := l.session.Lanes(l.statements, q.After, q.Limit)
-			return func() {
-				if err != nil {
-					l.fail(fmt.Errorf("list holds: %w", err))
-					return
-				}
-				l.core.onLanes(time.Now(), lanes, next)
-			}
-		})
+		var next string
+		query(l, "Session.Lanes", "list holds", func(ctx context.Context) (lanes []string, err error) {
+			lanes, next, err = l.session.Lanes(ctx, q.After, q.Limit)
+			return lanes, err
+		}, func(now time.Time, lanes []string) { l.core.onLanes(now, lanes, next) })
 	}
 	if q := r.Due; q != nil {
-		l.do("Session.Due", func() func() {
-			lanes, err := l.session.Due(l.statements, *q)
-			return func() {
-				if err != nil {
-					l.fail(fmt.Errorf("list holds that are due: %w", err))
-					return
-				}
-				l.core.onDue(time.Now(), lanes)
-			}
-		})
+		query(l, "Session.Due", "list holds that are due", func(ctx context.Context) ([]HeldLane, error) {
+			return l.session.Due(ctx, *q)
+		}, l.core.onDue)
 	}
 	if q := r.Held; q != nil {
-		l.do("Session.Held", func() func() {
-			held, err := l.session.Held(l.statements, q.Lanes, q.Limit)
-			return func() {
-				if err != nil {
-					l.fail(fmt.Errorf("read holds: %w", err))
-					return
-				}
-				l.core.onHeld(time.Now(), q.Lanes, held)
-			}
-		})
+		query(l, "Session.Held", "read holds", func(ctx context.Context) ([][]Delivery, error) {
+			return l.session.Held(ctx, q.Lanes, q.Limit)
+		}, func(now time.Time, held [][]Delivery) { l.core.onHeld(now, q.Lanes, held) })
 	}
+}
+
+// query makes a call of the session and gives the core its result. An error ends the session.
+func query[T any](l *loop, call, what string, ask func(ctx context.Context) (T, error), take func(now time.Time, result T)) {
+	l.do(call, func() func() {
+		result, err := ask(l.statements)
+		return func() {
+			if err != nil {
+				l.fail(fmt.Errorf("%s: %w", what, err))
+				return
+			}
+			take(time.Now(), result)
+		}
+	})
 }

@@ -341,7 +341,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a broker that is there again after an outage is believed to be the same",
-		file:  "relay/identity.go",
+		file:  "relay/asked.go",
 		old:   "{ r.known, r.fresh = false, false }",
 		wrong: "{ r.fresh = false || r.fresh }",
 		pkg:   "./relay", run: "TestABrokerIsRecognisedAgainAfterAnOutage",
