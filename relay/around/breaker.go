@@ -30,7 +30,7 @@ type breaker struct {
 
 func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	errs := b.inner.Publish(ctx, batch)
-	if !b.open(batch, errs) {
+	if !b.outage(batch, errs) {
 		return errs
 	}
 	for i, err := range errs {
@@ -42,8 +42,8 @@ func (b *breaker) Publish(ctx context.Context, batch []*outbox.Message) []error 
 	return errs
 }
 
-// open takes the outcome of a call and reports whether its failures count as an outage.
-func (b *breaker) open(batch []*outbox.Message, errs []error) bool {
+// outage takes the outcome of a call and reports whether its failures count as an outage.
+func (b *breaker) outage(batch []*outbox.Message, errs []error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if errs == nil {

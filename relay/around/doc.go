@@ -1,6 +1,6 @@
-// Package around has brokers that wrap another broker: [Steps] changes topics and headers, [Pace] limits the rate,
-// [Breaker] decides what counts as an outage, [InFlight] counts what is on its way. Each keeps the promises of
-// [relay.Broker] if the inner broker does: the order within a key, an answer per message, nothing retained.
+// Package around has brokers that wrap another broker: [Steps] changes topics and headers, [Breaker] decides what counts
+// as an outage, [InFlight] counts what is on its way. Each keeps the promises of [relay.Broker] if the inner broker
+// does: the order within a key, an answer per message, nothing retained.
 package around
 
 import (
@@ -10,12 +10,12 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 )
 
-// publisher is the part of a wrapper that this package doesn't supply.
+// publisher is what each wrapper has of its own.
 type publisher interface {
 	Publish(ctx context.Context, batch []*outbox.Message) []error
 }
 
-// wrap gives p the other methods of inner.
+// wrap returns a broker that publishes by p and has the other methods of inner.
 func wrap(p publisher, inner relay.Broker) relay.Broker { return wrapped{p, inner} }
 
 type wrapped struct {
@@ -28,7 +28,7 @@ func (b wrapped) Unwrap() relay.Broker { return b.inner }
 
 var _ relay.Wrapper = wrapped{}
 
-// outcomes are the errors of a call, nil while there are none, and the keys that have failed.
+// outcomes are the answers of a call, nil while no message has failed, and the keys of messages that have.
 type outcomes struct {
 	errs   []error
 	failed map[string]bool

@@ -38,7 +38,7 @@ type stepping struct {
 	spare sync.Pool // of *passage
 }
 
-// passage is the memory of a call.
+// passage is the memory of a call, which is used again.
 type passage struct {
 	outcomes
 	copies  []outbox.Message
@@ -123,7 +123,7 @@ func (s *stepping) publish(ctx context.Context, p *passage, batch []*outbox.Mess
 	}
 }
 
-// prepare makes room beforehand, so that copies and headers don't move.
+// prepare makes room for all copies and headers, because pointers to them are kept.
 func (p *passage) prepare(batch []*outbox.Message, room int) {
 	headers := 0
 	for _, m := range batch {

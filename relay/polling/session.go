@@ -439,14 +439,14 @@ func stamp(pg *messages.Page, ordinal uint64) {
 	}
 }
 
-// limit is how many messages to read so that they have about PageBytes, at most max. Bytes beyond that are read in
-// vain, so a session begins with few messages.
-func (s *snapshotSession) limit(max int) int {
-	const unknown = 256
+// limit returns how many messages to read so that they have about PageBytes, at most most. Bytes beyond PageBytes are
+// read again, so a session, which doesn't know the messages' size yet, begins with few.
+func (s *snapshotSession) limit(most int) int {
+	const unknownSize = 256
 	if s.bytes == 0 {
-		return min(max, unknown)
+		return min(most, unknownSize)
 	}
-	return min(max, 1+s.source.cfg.PageBytes/s.bytes)
+	return min(most, 1+s.source.cfg.PageBytes/s.bytes)
 }
 
 // observe learns the size of messages: quickly when they grow, slowly when they shrink.

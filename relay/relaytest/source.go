@@ -40,7 +40,7 @@ type SourceHarness struct {
 	// DeadLetters returns a destination's dead letters by position. Required.
 	DeadLetters func(ctx context.Context, destination string) ([]DeadLetter, error)
 
-	// What a strategy can't do, which the suite leaves out.
+	// What the strategy doesn't have or do. The suite skips the cases that need it.
 	OneDestination   bool // a table has a single destination
 	NoGroups         bool // there are no shard groups
 	WaitsForWriters  bool // an open transaction delays what others have committed
@@ -147,8 +147,8 @@ func RunSource(t *testing.T, open func(t *testing.T) SourceHarness) {
 	}
 }
 
-// shortLease is waited out in cases, and kept before. Who is silent for longer loses it, so a busy machine needs that
-// much.
+// shortLease is a lease that cases let run out. A session that is silent for longer loses it, so it can't be shorter on
+// a busy machine.
 const shortLease = 5 * time.Second
 
 // sourceCase is one running case. Its methods end the test when something fails that is not the subject of the case.
@@ -290,7 +290,7 @@ func (s *sourceSession) expect(want ...string) []relay.Delivery {
 	return got
 }
 
-// nothing fails if another message comes. Afterwards the session can't read any more: the only way to end a read that
+// nothing fails the test if another message comes. Afterwards the session can't read any more: the only way to end a read that
 // gets nothing is to cancel it.
 func (s *sourceSession) nothing() {
 	s.c.Helper()

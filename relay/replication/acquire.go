@@ -112,7 +112,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 	if err != nil {
 		return err
 	}
-	prev, _ := s.table.Prev()
+	prev, _ := s.Table.Prev()
 	seen, err := cursors.Parse(prev)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause 
 			"slot", p.slot, "position", p.stored.Position.String(), "cause", reason)
 	}
 	// From here on no session uses the old position.
-	err := s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	err := s.Table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		return s.distrust(ctx, conn, reason)
 	})
 	if err == nil && s.mode == modeSnapshot {
@@ -170,7 +170,7 @@ func (s *session) Close(ctx context.Context) error {
 	s.helpers.Wait()
 	var err error
 	if s.isStreaming() {
-		if s.table.Failure() == nil {
+		if s.Table.Failure() == nil {
 			err = s.store(ctx, nil)
 		}
 		if s.wal != nil && err == nil {
@@ -180,5 +180,5 @@ func (s *session) Close(ctx context.Context) error {
 	if s.wal != nil {
 		s.wal.Goodbye()
 	}
-	return errors.Join(err, s.table.Close(ctx))
+	return errors.Join(err, s.Table.Close(ctx))
 }

@@ -46,14 +46,14 @@ func (s *session) catchUp(ctx context.Context) error {
 	behind := int64(s.end - s.progress.Position)
 	s.mu.Unlock()
 	// This doesn't use ctx: an interrupted write would lose the connection.
-	err := s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	err := s.Table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		owned, err := s.distrust(ctx, conn, "")
 		if err != nil || !owned {
 			return false, err
 		}
 		s.endStream()
-		prev, _ := s.table.Prev()
-		return true, s.table.MoveTo(prev)
+		prev, _ := s.Table.Prev()
+		return true, s.Table.MoveTo(prev)
 	})
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (s *session) keep() {
 			select {
 			case <-s.ctx.Done():
 				return
-			case <-s.table.Failed():
+			case <-s.Table.Failed():
 				if w := s.reading(); w != nil {
 					w.Interrupt() // wakes Next
 				}
@@ -37,7 +37,7 @@ func (s *session) keep() {
 			if watch {
 				watched = time.Now()
 			}
-			if err := s.work(watch); err != nil && s.table.Failure() == nil && s.ctx.Err() == nil {
+			if err := s.work(watch); err != nil && s.Table.Failure() == nil && s.ctx.Err() == nil {
 				s.log().Debug("looking after the slot failed", "error", err)
 			}
 		}
@@ -102,7 +102,7 @@ func (s *session) readMode(streaming bool) error {
 	var standbys, same bool
 	var end, snapshot string
 	var last int64
-	err := s.table.Read(func(conn *pgx.Conn) error {
+	err := s.Table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
 		err := conn.QueryRow(ctx, "SELECT mode, "+standbysSQL+", coalesce(publication_version = ("+versionSQL+"publication), false), "+
@@ -132,7 +132,7 @@ func (s *session) readMode(streaming bool) error {
 
 // watch warns of a slot that will soon be invalidated.
 func (s *session) watch() error {
-	return s.table.Read(func(conn *pgx.Conn) error {
+	return s.Table.Read(func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.ttl())
 		defer cancel()
 		return wal.WarnOfStrain(ctx, conn, s.source.cfg.Slot, s.log())

@@ -26,7 +26,7 @@ func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error)
 		return relay.Batch{}, s.catchUp(ctx)
 	}
 	batch, err := s.readLog(ctx, limit)
-	if failure := s.table.Failure(); err != nil && failure != nil {
+	if failure := s.Table.Failure(); err != nil && failure != nil {
 		err = failure // that failure has closed the connection
 	}
 	return batch, err

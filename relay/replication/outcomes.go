@@ -54,7 +54,7 @@ func (s *session) storeAll(ctx context.Context, tx pgx.Tx, settlement *relay.Set
 	if err := awaitVisible(ctx, tx, &inTable); err != nil {
 		return err
 	}
-	return s.table.StoreOutcomes(ctx, tx, &inTable)
+	return s.Table.StoreOutcomes(ctx, tx, &inTable)
 }
 
 // awaitVisible waits until the rows to be copied are visible: the walsender sends a commit that is in the log, a moment

@@ -22,9 +22,9 @@ func TestASequenceThatIsSetBackEndsTheSessionThatReadsTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Exec(`SELECT setval('outbox.messages_id_seq', 1)`)
-	if err := s.readMode(true); err == nil || s.table.Failure() == nil {
+	if err := s.readMode(true); err == nil || s.Table.Failure() == nil {
 		t.Errorf("it goes on: %v", err)
-	} else if !errors.Is(err, cursors.ErrSequence) && !errors.Is(s.table.Failure(), cursors.ErrSequence) {
-		t.Errorf("it ended with %v, %v", err, s.table.Failure())
+	} else if !errors.Is(err, cursors.ErrSequence) && !errors.Is(s.Table.Failure(), cursors.ErrSequence) {
+		t.Errorf("it ended with %v, %v", err, s.Table.Failure())
 	}
 }

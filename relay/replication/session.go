@@ -17,8 +17,8 @@ import (
 // Next runs in one goroutine and Settle in another. A third (keep) stores and confirms progress that needs no
 // settlement. Locks: the table's (taken by table.Write), then mu.
 type session struct {
-	source *Source
-	table  *polling.Table
+	*polling.Table // has the lease, the holds and the dead letters
+	source         *Source
 
 	formerSlot     string
 	statusInterval time.Duration
@@ -50,7 +50,7 @@ type session struct {
 }
 
 func newSession(source *Source, table *polling.Table) *session {
-	s := &session{source: source, table: table, settled: make(chan struct{}, 1), ready: make(chan boundary, 1)}
+	s := &session{source: source, Table: table, settled: make(chan struct{}, 1), ready: make(chan boundary, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.reader.init()
 	return s

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,7 +37,7 @@ var errPublicationChanged = errors.New("the publication was dropped or changed, 
 
 // store writes the progress, and the other changes of settlement, if that isn't nil.
 func (s *session) store(ctx context.Context, settlement *relay.Settlement) error {
-	return s.table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	return s.Table.Write(ctx, func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		s.mu.Lock()
 		if !s.streaming {
 			s.mu.Unlock()
@@ -52,7 +51,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 			}
 		}
 		at := s.progress.Mark
-		prev, _ := s.table.Prev()
+		prev, _ := s.Table.Prev()
 		prev = s.fallback.advance(at.Position, prev)
 		s.mu.Unlock()
 
@@ -60,7 +59,7 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		if err != nil || next == nil {
 			return false, err
 		}
-		if err := s.table.MoveTo(prev); err != nil {
+		if err := s.Table.MoveTo(prev); err != nil {
 			return false, err
 		}
 		seen, err := cursors.Parse(next.snapshot)
@@ -111,7 +110,7 @@ func (s *session) moveRow(ctx context.Context, db queryRower, prev string, deliv
 	s.mu.Lock()
 	covers := s.fallback.covers
 	s.mu.Unlock()
-	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.version,
+	err := db.QueryRow(ctx, moveSQL, s.source.destination, s.Table.Epoch(), prev, delivered, s.ttl().Microseconds(), s.version,
 		at.Position.String(), at.Partial.Commit.String(), at.Partial.Count, s.source.cfg.Publication, covers.String()).
 		Scan(&next.snapshot, &lsn, &next.mode, &next.standbys)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -130,7 +129,7 @@ func (s *session) moveRow(ctx context.Context, db queryRower, prev string, deliv
 func (s *session) whyNotMoved(ctx context.Context, db queryRower) error {
 	var mine bool
 	err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2)`,
-		s.source.destination, s.table.Epoch()).Scan(&mine)
+		s.source.destination, s.Table.Epoch()).Scan(&mine)
 	if err != nil {
 		return fmt.Errorf("ask for the lease: %w", err)
 	}
@@ -150,7 +149,7 @@ func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.S
 		}
 		tag, err := tx.Exec(ctx, `UPDATE outbox.cursors SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond',
 			delivered = delivered + $4 WHERE destination = $1 AND shard_group = 0 AND epoch = $2`,
-			s.source.destination, s.table.Epoch(), s.ttl().Microseconds(), delivered)
+			s.source.destination, s.Table.Epoch(), s.ttl().Microseconds(), delivered)
 		if owned = tag.RowsAffected() == 1; err != nil || !owned || settlement == nil {
 			return err
 		}
@@ -165,7 +164,7 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	streaming := s.streaming
 	s.mu.Unlock()
 	if !streaming {
-		return s.table.Settle(ctx, settlement)
+		return s.Table.Settle(ctx, settlement)
 	}
 	if err := s.store(ctx, &settlement); err != nil {
 		return err
@@ -177,24 +176,6 @@ func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error
 	return nil
 }
 
-func (s *session) Lanes(ctx context.Context, after string, limit int) ([]string, string, error) {
-	return s.table.Lanes(ctx, after, limit)
-}
-
-func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
-	return s.table.Due(ctx, q)
-}
-
-func (s *session) Controls(ctx context.Context) (relay.Controls, error) { return s.table.Controls(ctx) }
-
-func (s *session) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
-	return s.table.Held(ctx, lanes, limit)
-}
-
-func (s *session) Recognize(ctx context.Context, identity []string) error {
-	return s.table.Recognize(ctx, identity)
-}
-
 var _ relay.Coupled = (*session)(nil)
 
 // Confirm stores the progress; it fails if another relay has the lease.
@@ -203,13 +184,11 @@ func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) 
 // Passed uses the fallback cursor, which lags a little. Messages that were emitted without a row have no transaction to
 // compare, and stay in doubt.
 func (s *session) Passed(ref uint64, position int64) bool {
-	return ref != 0 && s.table.Passed(ref, position)
+	return ref != 0 && s.Table.Passed(ref, position)
 }
 
 // Whole is true: the log has no shard groups.
 func (s *session) Whole() bool { return true }
-
-func (s *session) Expires() time.Time { return s.table.Expires() }
 
 // standbysSQL reports whether commits wait for synchronous standbys. The server sends the log before they have it.
 const standbysSQL = "current_setting('synchronous_standby_names') <> ''"

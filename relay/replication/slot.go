@@ -117,7 +117,7 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		// The lock prevents others from taking the lease until the slot is gone.
 		tag, err := tx.Exec(ctx, "SELECT FROM outbox.cursors WHERE destination = $1 AND shard_group = 0 AND epoch = $2 FOR SHARE",
-			s.source.destination, s.table.Epoch())
+			s.source.destination, s.Table.Epoch())
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (s *session) abandonSlot(ctx context.Context) error {
 
 // distrust removes the position, and reports whether this session has the lease.
 func (s *session) distrust(ctx context.Context, conn *pgx.Conn, reason string) (owned bool, err error) {
-	tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
+	tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.Table.Epoch(), s.ttl().Microseconds(),
 		s.source.cfg.Slot, s.source.cfg.Publication, reason)
 	return tag.RowsAffected() == 1, err
 }

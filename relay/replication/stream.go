@@ -18,7 +18,7 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 		Options: fmt.Sprintf(", binary 'true', messages '%t'", s.source.cfg.Emitted),
 		Lock:    &s.mu, StatusInterval: s.statusInterval,
 		Busy: func(ctx context.Context) error {
-			if failure := s.table.Failure(); failure != nil {
+			if failure := s.Table.Failure(); failure != nil {
 				return failure
 			}
 			return s.source.server().Evict(ctx, conn, s.source.cfg.Slot)
@@ -36,7 +36,7 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 // readLog returns what has arrived, and waits if nothing has.
 func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	if s.page == nil {
-		s.page = s.table.NewPage()
+		s.page = s.Table.NewPage()
 	}
 	s.limit = limit
 	if _, err := s.wal.Read(ctx, s); err != nil || s.page.Len() == 0 {

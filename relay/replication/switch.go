@@ -44,7 +44,7 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 	s.mu.Lock()
 	mode := s.mode
 	s.mu.Unlock()
-	if mode == modeReplication && !s.preparing && s.slotReady == nil && !s.table.Behind() && time.Now().After(s.retryAt) {
+	if mode == modeReplication && !s.preparing && s.slotReady == nil && !s.Table.Behind() && time.Now().After(s.retryAt) {
 		s.preparing = true
 		s.prepare(s.newSlot)
 	}
@@ -57,12 +57,12 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 			break
 		}
 		s.slotReady = &b
-		if err := s.table.StopAt(b.snapshot); err != nil {
+		if err := s.Table.StopAt(b.snapshot); err != nil {
 			return relay.Batch{}, err
 		}
 	default:
 	}
-	batch, err := s.table.Next(ctx, limit)
+	batch, err := s.Table.Next(ctx, limit)
 	if errors.Is(err, polling.ErrReached) {
 		return relay.Batch{}, s.enterLog(ctx)
 	}
@@ -85,7 +85,7 @@ func (s *session) prepare(f func(context.Context) (boundary, error)) {
 // beyond it was read.
 func (s *session) enterLog(ctx context.Context) error {
 	b := s.slotReady
-	prev, alone := s.table.Prev()
+	prev, alone := s.Table.Prev()
 	if !alone {
 		return errors.New("replication: the table has open windows though its boundary is reached")
 	}
@@ -94,7 +94,7 @@ func (s *session) enterLog(ctx context.Context) error {
 		return err
 	}
 	// This doesn't use ctx: an interrupted write would lose the connection.
-	err = s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	err = s.Table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		start := wal.NewProgress(wal.Mark{Position: b.lsn})
 		s.mu.Lock()
 		s.version, s.fallback.covers = b.version, b.lsn
@@ -144,7 +144,7 @@ const maxPause = time.Second
 // takeSnapshot takes N, if it sees everything that was delivered.
 func (s *session) takeSnapshot(ctx context.Context) error {
 	var snapshot, lsn string
-	err := s.table.Read(func(conn *pgx.Conn) error {
+	err := s.Table.Read(func(conn *pgx.Conn) error {
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ttl())
 		defer cancel()
 		return conn.QueryRow(reading, "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").Scan(&snapshot, &lsn)
@@ -185,7 +185,7 @@ func (s *session) readOn(ctx context.Context) error {
 		if err == nil && !s.leave.passed {
 			err = s.wal.Ask()
 		}
-		if failure := s.table.Failure(); err != nil || failure != nil {
+		if failure := s.Table.Failure(); err != nil || failure != nil {
 			return errors.Join(err, failure)
 		}
 	}
@@ -257,8 +257,8 @@ func (s *session) leaveLog(ctx context.Context) error {
 		return err
 	}
 	cursor := s.leave.snapshot.Without(s.leave.unsent)
-	err := s.table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		tag, err := conn.Exec(ctx, leaveLogSQL, s.source.destination, s.table.Epoch(), cursor, s.ttl().Microseconds())
+	err := s.Table.Write(context.WithoutCancel(ctx), func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		tag, err := conn.Exec(ctx, leaveLogSQL, s.source.destination, s.Table.Epoch(), cursor, s.ttl().Microseconds())
 		if err != nil {
 			return false, fmt.Errorf("go over to the table: %w", err)
 		}
@@ -266,7 +266,7 @@ func (s *session) leaveLog(ctx context.Context) error {
 			return false, relay.ErrLeaseLost
 		}
 		s.endStream()
-		return true, s.table.MoveTo(cursor)
+		return true, s.Table.MoveTo(cursor)
 	})
 	if err != nil {
 		return err
@@ -292,8 +292,8 @@ func (s *session) awaitIdle(ctx context.Context) (bool, error) {
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
-	case <-s.table.Failed():
-		return false, s.table.Failure()
+	case <-s.Table.Failed():
+		return false, s.Table.Failure()
 	case <-s.settled:
 	case <-timer.C:
 	}
