@@ -1,6 +1,6 @@
-// Package around has brokers that wrap another broker: [Steps] changes topics and headers, [Breaker] decides what counts
-// as an outage, [InFlight] counts what is on its way. Each keeps the promises of [relay.Broker] if the inner broker
-// does: the order within a key, an answer per message, nothing retained.
+// Package around has brokers that wrap another broker: [Steps] changes topics and headers, [Breaker] decides what
+// counts as an outage, [InFlight] counts what is on its way. Each keeps the promises of [relay.Broker] if the inner
+// broker does: the order within a key, an answer per message, nothing retained.
 package around
 
 import (

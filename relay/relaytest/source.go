@@ -290,8 +290,8 @@ func (s *sourceSession) expect(want ...string) []relay.Delivery {
 	return got
 }
 
-// nothing fails the test if another message comes. Afterwards the session can't read any more: the only way to end a read that
-// gets nothing is to cancel it.
+// nothing fails the test if another message comes. Afterwards the session can't read any more: the only way to end a
+// read that gets nothing is to cancel it.
 func (s *sourceSession) nothing() {
 	s.c.Helper()
 	// A message that must not come would come before this one.
