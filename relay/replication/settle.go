@@ -160,10 +160,7 @@ func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.S
 
 // Settle moves the position and writes holds and dead letters in one transaction.
 func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
-	s.mu.Lock()
-	streaming := s.streaming
-	s.mu.Unlock()
-	if !streaming {
+	if !s.isStreaming() {
 		return s.Table.Settle(ctx, settlement)
 	}
 	if err := s.store(ctx, &settlement); err != nil {
