@@ -446,7 +446,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a snapshot is the cursor before its commits are settled",
-		file:  "relay/replication/fallback.go",
+		file:  "relay/replication/session.go",
 		old:   "len(f.next) > 0 && f.next[0].lsn <= position",
 		wrong: "len(f.next) > 0",
 		pkg:   "./relay/replication", run: "ASlotThatIsDropped",
