@@ -255,9 +255,7 @@ func (c *core) scan(now time.Time) {
 		switch {
 		case !publishable && !loadable:
 		case l.dueAt().After(now):
-			if at := l.dueAt(); c.lanesDue.IsZero() || at.Before(c.lanesDue) {
-				c.lanesDue = at
-			}
+			c.lanesDue = earlier(c.lanesDue, l.dueAt())
 		case publishable:
 			c.stripes[l.stripe].lanes = append(c.stripes[l.stripe].lanes, l)
 		default:

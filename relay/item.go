@@ -126,6 +126,14 @@ func size(d *Delivery) int {
 	return n
 }
 
+// earlier returns the earlier of two times, of which the zero one means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // prefix is the end of the contiguous run of items whose outcome is decided.
 type prefix struct {
 	page, item int

@@ -48,9 +48,7 @@ func (c *core) endBarrier(l *lane) {
 
 // listBy makes the core ask for the lanes that are due, at that time or before.
 func (c *core) listBy(at time.Time) {
-	if !at.IsZero() && (c.listAt.IsZero() || at.Before(c.listAt)) {
-		c.listAt = at
-	}
+	c.listAt = earlier(c.listAt, at)
 }
 
 // resume lets the lanes that wait for a gate go on, in memory and in the database.

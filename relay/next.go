@@ -111,11 +111,7 @@ func (c *core) maintain(now time.Time, r *ready) {
 // wake returns the earliest time at which something becomes due by itself.
 func (c *core) wake(now time.Time) time.Time {
 	var at time.Time
-	due := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
+	due := func(t time.Time) { at = earlier(at, t) }
 	if !c.working {
 		due(c.settleAt)
 	}

@@ -55,9 +55,7 @@ func (l *loop) watchOutage(now time.Time) time.Time {
 func (l *loop) hangsAt() time.Time {
 	var first time.Time
 	for _, began := range l.calls {
-		if first.IsZero() || began.Before(first) {
-			first = began
-		}
+		first = earlier(first, began)
 	}
 	if first.IsZero() {
 		return first

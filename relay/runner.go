@@ -184,9 +184,7 @@ func (l *loop) run(ctx context.Context) error {
 func untilWake(now time.Time, times ...time.Time) time.Duration {
 	var first time.Time
 	for _, t := range times {
-		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
+		first = earlier(first, t)
 	}
 	return max(first.Sub(now), 0)
 }
