@@ -56,6 +56,10 @@ lint: ## Formatting, vet and staticcheck
 fmt: ## Format the code
 	gofmt -w .
 
+.PHONY: api
+api: ## Write the lists of what public packages declare, api/; a test compares them
+	$(GO) test ./internal/house -run PublicDeclaration -update
+
 # What the modules require of each other: the version that is released next. go.work ties them until then.
 RELEASE := v0.1.0
 OURS := github.com/pgoutbox/outbox
