@@ -89,10 +89,10 @@ type VersionColumn struct {
 func (c Config) withDefaults(consumer string) (Config, error) {
 	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Tracer == nil {
-		c.Tracer = nobody{}
+		c.Tracer = noObserver{}
 	}
 	var faults settings.Faults
 	faults.Need(consumer != "", "", "the consumer has no name: give one that never changes, because its records are kept under it")

@@ -103,7 +103,7 @@ BEGIN
             deliver_at => CASE WHEN due >= '1970-01-01 00:00:00+00' THEN least(due, '9999-12-31 23:59:59.999999+00') END);
     END IF;
     RETURN NULL;
-END `, schema.OwnedByAnother, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.freshText(m.AggregateType),
+END `, schema.OwnedByAnotherSQL, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.freshText(m.AggregateType),
 		t.freshText(m.AggregateID), t.freshText(m.EventType), contentType, m.messageIDSQL(t),
 		m.delivered(t), strings.Join(append(waits, "m."+schema.QuoteIdentifier(m.ID)+" = "+fresh(m.ID)), " AND "), due)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Weight is how much a symptom matters.
+// Weight is how serious a symptom is.
 type Weight string
 
 const (
@@ -250,7 +250,7 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	rows, err := tx.Query(ctx, `SELECT slot_name::text, coalesce(wal_status, ''),
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, 0)::bigint,
 		p.own
-		FROM pg_replication_slots LEFT JOIN (SELECT slot, bool_or(own) AS own FROM (`+placesSQL+`) p GROUP BY slot) p ON p.slot = slot_name
+		FROM pg_replication_slots LEFT JOIN (SELECT slot, bool_or(own) AS own FROM (`+logReadersSQL+`) p GROUP BY slot) p ON p.slot = slot_name
 		WHERE NOT active ORDER BY 1`)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 }
 
 func examineAttached(ctx context.Context, tx pgx.Tx, e *Examination) error {
-	all, err := schema.Overtaken(ctx, tx)
+	all, err := schema.EarlierTriggers(ctx, tx)
 	for _, o := range all {
 		e.advise("attached", WeightRisk, "rename it, or run outbox attach again if ours has its former name:",
 			fmt.Sprintf("ALTER TRIGGER %s ON %s RENAME TO NAME", o[1], o[0]),
@@ -396,7 +396,7 @@ func (c *Canary) follow(ctx context.Context, tx pgx.Tx, at canaryRow, destinatio
 	}
 	for _, cursor := range cursors {
 		first, last := schema.Shards(cursor.Group, cursor.Groups)
-		if at.shard < first || at.shard > last || schema.MessagesOf(cursor.Destination) != schema.OutboxMessages ||
+		if at.shard < first || at.shard > last || schema.TableOf(cursor.Destination) != schema.OutboxMessages ||
 			destination != "" && cursor.Destination != destination {
 			continue
 		}

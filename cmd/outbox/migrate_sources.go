@@ -57,7 +57,7 @@ so (create_stream, create_topics).`,
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
 // What several destinations need is printed once.
-func (a *app) prepare(ctx context.Context, at address, one config.One, apply bool) (found int, err error) {
+func (a *app) prepare(ctx context.Context, at address, one config.Effective, apply bool) (found int, err error) {
 	cfg, err := a.parse(at)
 	if err != nil {
 		return 0, err

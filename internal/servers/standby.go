@@ -61,7 +61,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
-// follow makes the data of a standby, unless it is there, and tells it whom to follow by which name.
+// follow makes the data of a standby, unless it is there, and writes primary_conninfo.
 func (p *Postgres) follow(ctx context.Context, name string, settings map[string]string) error {
 	if p.slot == "" {
 		slot := "standby_" + strconv.Itoa(p.Port())
@@ -135,7 +135,7 @@ func (p *Postgres) copyPrimary(ctx context.Context) error {
 	return nil
 }
 
-// leaveOut tells what a base backup doesn't hold.
+// leaveOut reports whether a base backup leaves the file out.
 func leaveOut(rel string, dir bool) bool {
 	rel = filepath.ToSlash(rel)
 	switch rel {

@@ -1048,7 +1048,7 @@ var mutants = []mutant{
 	{
 		name:  "a replay sends what was passed after it was listed",
 		file:  "admin/jobs/replay.go",
-		old:   `	where.Text += " AND " + passedBy(&where, bounds, len(of.both()))` + "\n",
+		old:   `	where.Text += " AND " + passedBy(&where, bounds, len(of.destinations()))` + "\n",
 		wrong: "	_ = bounds\n",
 		pkg:   "./admin/jobs", run: "TestAReplayHoldsWhatTheDestinationHasPassedOnceMore",
 	},
@@ -1069,7 +1069,7 @@ var mutants = []mutant{
 	{
 		name:  "rows that no offset has reached are not pending",
 		file:  "admin/health/behind.go",
-		old:   "d.waits(admin.Count{N: n, Estimated: n == newestRows}, admin.Value(oldest))",
+		old:   "d.addWaiting(admin.Count{N: n, Estimated: n == newestRows}, admin.Value(oldest))",
 		wrong: "_, _ = n, oldest",
 		pkg:   "./admin/health", run: "TestTheVerdictNamesStateCauseAndNextStep",
 	},
@@ -1223,7 +1223,7 @@ var mutants = []mutant{
 	{
 		name:  "each of a call's messages has a span",
 		file:  "oteloutbox/observer.go",
-		old:   "	return b.n <= b.Most\n",
+		old:   "	return b.n <= b.MaxSpans\n",
 		wrong: "	return true\n",
 		pkg:   "./oteloutbox", run: "TestACallHasABoundedNumberOfSpans",
 	},

@@ -173,7 +173,7 @@ func permanentMapping(err error) error {
 
 // seen refuses tables whose policies hide rows from this role.
 func seen(ctx context.Context, conn *pgx.Conn, tables ...string) error {
-	err := schema.Seen(ctx, conn, tables...)
+	err := schema.CheckVisible(ctx, conn, tables...)
 	if errors.Is(err, schema.ErrHidden) {
 		err = outbox.Permanent(err)
 	}

@@ -80,7 +80,7 @@ func settingsOf(c config.Destination) admin.Settings {
 		selects := c.Selection()
 		s.Selects = &selects
 		if rules, err := c.Table().Parse(); err == nil {
-			s.Drops = rules.Dropping()
+			s.Drops = rules.CanDrop()
 		}
 	}
 	return s

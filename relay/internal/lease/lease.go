@@ -147,7 +147,7 @@ const WriteCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($10, last_at), delivered = delivered + $7,
 	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.Attached
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.AttachedSQL
 
 // Write stores the position that current returns, adds to the count of delivered messages and renews the lease. If more
 // is given, it runs in the same transaction. current is called when all earlier writes have ended. A write lasts no
@@ -168,7 +168,7 @@ func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	defer cancel()
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
-		tag, err := db.Exec(ctx, schema.ReadingOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
+		tag, err := db.Exec(ctx, schema.WithTableOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
 			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached, lastAt(at))
 		switch {
 		case err != nil:
@@ -271,7 +271,7 @@ const releaseSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($8, last_at),
 	lease_until = '-infinity', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.Attached
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.AttachedSQL
 
 // Release stops renewing and gives the lease back if it is still held.
 func (l *Lease) Release(ctx context.Context, current func() cursors.Position) error {
@@ -282,7 +282,7 @@ func (l *Lease) Release(ctx context.Context, current func() cursors.Position) er
 		return err
 	}
 	at := current()
-	tag, err := l.Link.Conn.Exec(ctx, schema.ReadingOf(l.destination, releaseSQL),
+	tag, err := l.Link.Conn.Exec(ctx, schema.WithTableOf(l.destination, releaseSQL),
 		l.destination, l.group, l.Epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached, lastAt(at))
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost

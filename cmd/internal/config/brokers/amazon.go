@@ -63,7 +63,7 @@ func (s *SQS) open(o Opening) (relay.Broker, error) {
 		cfg.CreateQueues = &sqs.QueueSettings{}
 	}
 	broker, err := sqs.New(cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 func (s *SNS) open(o Opening) (relay.Broker, error) {
@@ -81,5 +81,5 @@ func (s *SNS) open(o Opening) (relay.Broker, error) {
 		Timeout:      s.Timeout,
 		Logger:       o.Logger,
 	})
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

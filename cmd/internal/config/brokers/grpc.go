@@ -44,5 +44,5 @@ func (g *GRPC) open(o Opening) (relay.Broker, error) {
 		Keepalive:       g.Keepalive,
 		Logger:          o.Logger,
 	})
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

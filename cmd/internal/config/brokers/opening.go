@@ -23,7 +23,7 @@ type sharing interface {
 	shares() bool
 }
 
-// Opening is what a broker gets beside its section.
+// Opening is what a broker needs besides its section.
 type Opening struct {
 	Stdout io.Writer
 	Group  int // for a broker that each shard group has for itself
@@ -41,8 +41,8 @@ type Coupled interface {
 	Source(relay.Source) relay.Source
 }
 
-// made returns the broker that an adapter has made, or its faults and those that were found before.
-func made(broker relay.Broker, err error, faults *settings.Faults) (relay.Broker, error) {
+// withFaults returns the broker that an adapter has made, or its faults together with those that were found before.
+func withFaults(broker relay.Broker, err error, faults *settings.Faults) (relay.Broker, error) {
 	faults.Add("", err)
 	all := faults.Err()
 	if all == nil {

@@ -42,5 +42,5 @@ func (p *PubSub) open(o Opening) (relay.Broker, error) {
 		Timeout:         p.Timeout,
 		Logger:          o.Logger,
 	})
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

@@ -56,5 +56,5 @@ func (r *RabbitMQ) open(o Opening) (relay.Broker, error) {
 		cfg.CreateQueues = append(cfg.CreateQueues, rabbitmq.Queue{Name: q.Name, Bindings: q.Bindings, MaxLength: int64(q.MaxLength)})
 	}
 	broker, err := rabbitmq.New(r.URL.Text(), cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

@@ -63,7 +63,7 @@ func (r *Redis) open(o Opening) (relay.Broker, error) {
 		Connections:      max(16, 4*o.Groups), // a relay of each shard group makes four calls at once
 		Logger:           o.Logger,
 	})
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 // Advise warns about settings that have no effect or show what should be hidden.

@@ -6,7 +6,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// Adopt gives the scalars of a section the values that the fields of the same names have in library.
+// Adopt copies values from library, a configuration of the library, into the scalars of the same names in a section.
 func Adopt(section, library any) {
 	adoptValue(reflect.ValueOf(section).Elem(), reflect.ValueOf(library))
 }

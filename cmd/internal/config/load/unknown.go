@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// unknown means that a section has no such key, and which one may be meant.
+// unknown returns the fault of a key that a section doesn't have, with the key that is probably meant.
 func unknown(t reflect.Type, name string) string {
 	names := fields.Keys(t)
 	if t == reflect.TypeFor[brokers.Broker]() {

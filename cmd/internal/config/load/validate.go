@@ -46,7 +46,7 @@ func (l *loader) constraints(s fields.Setting) {
 	if most, found := limit(tag, "max"); found {
 		l.Check(s.Value.Int() <= most, s.Path, "%v is too large; the most is %d", s.Value.Interface(), most)
 	}
-	l.meant(s)
+	l.ambiguousZeros(s)
 	l.login(s)
 }
 
@@ -70,8 +70,8 @@ func (l *loader) login(s fields.Setting) {
 
 var hostPort = regexp.MustCompile(`\.(brokers|addresses)\[\d+\]$`)
 
-// meant reports a zero that a broker's adapter would take for its default.
-func (l *loader) meant(s fields.Setting) {
+// ambiguousZeros reports a zero that a broker's adapter would take for its default.
+func (l *loader) ambiguousZeros(s fields.Setting) {
 	if s.Parent.IsValid() && scalar.Is(s.Value.Type()) && s.Value.Kind() != reflect.Bool && s.Value.IsZero() &&
 		strings.Contains(s.Path, ".broker.") {
 		byDefault := fields.New(s.Parent.Type()).FieldByIndex(s.Field.Index)

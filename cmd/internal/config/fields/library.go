@@ -8,9 +8,9 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// Place returns the path of what a package of the library calls field. A field that its section lacks is looked for in
-// the sections around it; rest is what is in none.
-func Place(t reflect.Type, path, field string) (at, rest string) {
+// PathOf returns the path of the setting for a field of the library's configuration. If its section has no such
+// setting, it looks in the sections around it; rest is the part of the name that is in none.
+func PathOf(t reflect.Type, path, field string) (at, rest string) {
 	type level struct {
 		reflect.Type
 		path string
@@ -41,8 +41,8 @@ func Place(t reflect.Type, path, field string) (at, rest string) {
 	return around[len(around)-1].path, field
 }
 
-// named returns the field of a section that goes by the beginning of a name, and the rest of the name. The longest fits
-// best. PollIdle is Idle of the section Poll.
+// named returns the field of a section whose name is the beginning of name, and the rest of name. The longest match
+// counts: PollIdle is Idle of the section Poll.
 func named(t reflect.Type, name string) (found reflect.StructField, rest string) {
 	longest := 0
 	for f := range t.Fields() {

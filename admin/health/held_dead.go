@@ -17,7 +17,7 @@ func (r *Report) readHeld(ctx context.Context, tx pgx.Tx) error {
 		       min(held_at) FILTER (WHERE error IS NOT NULL AND retry_at <> 'infinity'), min(held_at) FILTER (WHERE retry_at = 'infinity'),
 		       min(due) FILTER (WHERE NOT delayed), min(due) FILTER (WHERE NOT meant AND NOT blocked),
 		       count(DISTINCT lane) FILTER (WHERE delayed)
-		FROM (SELECT destination, lane, retry_at, held_at, error, `+admin.Moment("CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END")+` AS due,
+		FROM (SELECT destination, lane, retry_at, held_at, error, `+admin.JSONTime("CASE WHEN job IS NULL THEN greatest(created_at, deliver_at) ELSE held_at END")+` AS due,
 		             coalesce(bool_or(error IS NULL AND deliver_at > clock_timestamp()) OVER its_lane, false) AS delayed,
 		             coalesce(bool_or(error IS NULL AND retry_at > clock_timestamp()) OVER its_lane, false) AS meant,
 		             coalesce(bool_or(retry_at = 'infinity') OVER its_lane, false) AS blocked
