@@ -34,7 +34,7 @@ var (
 	ErrInUse = errors.New("in use")
 )
 
-// Action says who acts, and why: it is what the audit keeps.
+// Action identifies who acts, and why. The audit keeps it.
 type Action struct {
 	// Actor is who acts, such as "anna@host". Required.
 	Actor string

@@ -64,7 +64,7 @@ type Config struct {
 	Tracer Tracer
 }
 
-// GapPolicy is what happens when messages of a key are missing before the one that came.
+// GapPolicy decides about a message before which messages of its key are missing.
 type GapPolicy string
 
 const (

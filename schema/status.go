@@ -48,7 +48,7 @@ func Status(ctx context.Context, q Querier) (State, error) {
 	return state, nil
 }
 
-// schemaRights says how much of an existing schema the role may see.
+// schemaRights are the role's rights on an existing schema.
 type schemaRights struct {
 	exists  bool
 	usage   bool

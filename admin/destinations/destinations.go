@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
-// Dropped is what Drop removed, or would remove.
+// Dropped lists what Drop removed, or would remove.
 type Dropped struct {
 	Destination string `json:"destination"`
 	Cursors     int64  `json:"cursors"`

@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Moved is what Move did, or would do.
+// Moved is the result of Move.
 type Moved struct {
 	Destination string   `json:"destination"`
 	From        []string `json:"from"`

@@ -18,7 +18,7 @@ import (
 // ErrNothingToRebase means that the destination's cursor and all rows are of this cluster.
 var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: there is nothing to rebase")
 
-// Rebased is what Rebase did for a destination.
+// Rebased is the result of Rebase for one destination.
 type Rebased struct {
 	Destination string `json:"destination"`
 	Held        int64  `json:"held"` // messages that became holds, to be delivered at once

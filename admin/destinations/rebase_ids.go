@@ -41,7 +41,7 @@ WITH s AS (
 )
 SELECT coalesce(max(j.came), 0) FROM joined j, last WHERE j.island <= (SELECT max(i.island) FROM joined i, last WHERE i.began <= last.came)`
 
-// newSQL is whether a row m was written here since.
+// newSQL is the condition that a row m was written here since.
 const newSQL = `(m.id < ` + cursors.MaxDrawn + ` AND ` + cameSQL + ` > $2::bigint)`
 
 // spanSQL finds the greatest id of the old rows, the least of the new ones, and whether ids repeat or are beyond the

@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Backlog is what one cursor has not passed yet.
+// Backlog describes the messages that one cursor has not passed yet.
 type Backlog struct {
 	Destination string `json:"destination"`
 	ShardGroup  int    `json:"shard_group"`

@@ -37,7 +37,7 @@ type Symptom struct {
 	Repair string `json:"repair,omitempty"`
 }
 
-// Examination is what the doctor found about a database.
+// Examination is the doctor's report on a database.
 type Examination struct {
 	Database string    `json:"database"`
 	Server   string    `json:"server"` // PostgreSQL's version
@@ -321,7 +321,7 @@ func examinePublications(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	return err
 }
 
-// Canary tells how far a test message went.
+// Canary is the result of sending a test message.
 type Canary struct {
 	MessageID string `json:"message_id,omitempty"`
 	Topic     string `json:"topic"`
@@ -382,7 +382,7 @@ func SendCanary(ctx context.Context, db admin.DB, topic, key, destination string
 	}
 }
 
-// canaryRow is where the canary's row is.
+// canaryRow locates the canary's row.
 type canaryRow struct {
 	xid   string
 	id    int64

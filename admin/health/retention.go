@@ -106,7 +106,7 @@ func (s Segment) retained(ctx context.Context, tx pgx.Tx, parent, number string)
 	return r, nil
 }
 
-// Emptied says when the segment is emptied.
+// Emptied returns, in words, when the segment is emptied.
 func (s RetainedSegment) Emptied() string {
 	switch s.Turn {
 	case SegmentCurrent:

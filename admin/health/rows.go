@@ -29,8 +29,9 @@ const (
 // smallTable is the size in bytes up to which a table is read as a whole to find its newest rows.
 const smallTable = 64 << 20
 
-// newestSQL tells how the newest rows of a table ($1) are found: by the column of their creation ($2) if an index leads
-// with it. Without one, a number ($3) grows with time too, and another id tells nothing, so that a small table is read.
+// newestSQL returns how the newest rows of a table ($1) are found: by the column of their creation ($2) if an index
+// leads with it. Without such an index, a number ($3) grows with time too. Any other id says nothing about time, so a
+// small table is read as a whole.
 const newestSQL = `
 SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
 	JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]

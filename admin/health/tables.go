@@ -14,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// OwnTable is what a relay knows of a destination with a table of its own, as it would write it to outbox.tables: for
-// where that isn't there, or may not be written to.
+// OwnTable is what a relay process knows of its destination with a table of its own. It has the content of
+// outbox.tables, for databases where that table doesn't exist or can't be written to.
 type OwnTable struct {
 	Destination  string
 	Group        int
@@ -29,7 +29,7 @@ type OwnTable struct {
 	BeganAt      time.Time       // likewise
 }
 
-// tableRow is what a relay has written about itself and the table.
+// tableRow is a row of outbox.tables, which a relay has written.
 type tableRow struct {
 	Destination string
 	Group       int

@@ -138,7 +138,7 @@ func (v Verdict) Tone() Tone {
 // Delivers reports whether messages flow, be it that some lanes don't, or late.
 func (v Verdict) Delivers() bool { return v.Tone() != Alarm }
 
-// Result is what a monitoring system makes of the verdict.
+// Result returns the verdict as a monitoring system's result.
 func (v Verdict) Result() Result { return v.Tone().result() }
 
 // Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states
@@ -199,7 +199,7 @@ func (v Verdict) Words() string {
 	return strings.Join(words, ", ")
 }
 
-// Remedy is what to do, in words and as a command; empty if nothing is to be done.
+// Remedy returns what to do, in words and as a command; empty if nothing is to be done.
 func (f Finding) Remedy() string {
 	if f.Advice == "" || f.Next == "" {
 		return f.Advice + f.Next
@@ -261,7 +261,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// Result is what a monitoring system makes of a verdict; its number is that of Nagios' plugins.
+// Result is a monitoring system's result; its numbers are those of Nagios' plugins.
 type Result int
 
 const (

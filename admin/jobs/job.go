@@ -173,7 +173,7 @@ type Replay struct {
 	Archive []string `json:"archive,omitempty"` // what a replay of [StartArchived] reads, which sets it
 }
 
-// target is where the messages are sent to.
+// target returns the destination that the messages are sent to.
 func (r Replay) target() string {
 	if r.To != "" {
 		return r.To

@@ -98,7 +98,7 @@ func (r Replay) validate() error {
 	return nil
 }
 
-// bound is what the cursor of some shards had passed when a replay was listed.
+// bound is the position of the cursor of some shards at the time when a replay was listed.
 type bound struct {
 	Destination string `json:"destination"`
 	First       int    `json:"first"`

@@ -36,7 +36,7 @@ type RowSelection struct {
 	Max         int64    `json:"-"`                 // more are an ErrTooMany; 0: any number
 }
 
-// RowOutcome is what a verb has done to rows of a table.
+// RowOutcome is the result of a verb on rows of a table.
 type RowOutcome struct {
 	Destination string `json:"destination"`
 	Table       string `json:"table"`
@@ -119,7 +119,7 @@ func (d *DeadRowTable) AtSQL() string {
 	return d.value("timestamptz", d.deadTableColumn("dead_at"), d.Failure.LastAttempt, d.Done.UpdatedAt)
 }
 
-// ErrorSQL is why a row died, as an expression.
+// ErrorSQL is the reason why a row died, as an expression.
 func (d *DeadRowTable) ErrorSQL() string {
 	return d.value("text", d.deadTableColumn("error"), d.Failure.Error)
 }

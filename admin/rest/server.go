@@ -24,7 +24,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
-// Options is what the API needs. DB and Access are required.
+// Options configure the API. DB and Access are required.
 type Options struct {
 	// DB is where verbs run.
 	DB admin.DB

@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// Config says what Run compares.
+// Config selects what Run compares.
 type Config struct {
 	// Consumer is whose inbox is looked into. Required, except with Applied.
 	Consumer string
@@ -39,7 +39,7 @@ type Config struct {
 	Limit int
 }
 
-// Verification is what Verify found. Its JSON is a stable contract.
+// Verification is the result of Run. Its JSON is a stable contract.
 type Verification struct {
 	Committed int64 `json:"committed"` // messages in the range; 0: nothing was compared
 	Applied   int64 `json:"applied"`   // of these, at least once

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Command is what a child runs.
+// Command is a program with its arguments and environment.
 type Command struct {
 	Path string
 	Args []string

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Memory is where strings go whose escapes are resolved.
+// Memory provides memory for strings whose escapes are resolved.
 type Memory interface {
 	// Grow returns n bytes, which belong to the caller.
 	Grow(n int) []byte

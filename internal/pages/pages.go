@@ -146,7 +146,7 @@ func (p *Page) references(text string) {
 	}
 }
 
-// anchor is what a forge makes of a heading.
+// anchor returns the anchor that GitHub gives a heading.
 func anchor(title string) string {
 	title = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(title, "$1")
 	return strings.ReplaceAll(unword.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-")

@@ -23,7 +23,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// Server is what [Postgres], [Kafka] and [NATS] have in common. Its methods may be called from several goroutines; they
+// Server has the methods that [Postgres], [Kafka] and [NATS] share. They may be called from several goroutines, and
 // wait for each other.
 type Server struct {
 	kind
@@ -39,7 +39,7 @@ type Server struct {
 	closed  bool
 }
 
-// kind describes servers of a kind: what they run, and how they are asked.
+// kind describes servers of a kind: the program, and how to ask whether one works.
 type kind struct {
 	name    string // PostgreSQL 18.6
 	free    int    // how many ports it needs. Default: 1
@@ -209,7 +209,7 @@ func (s *Server) launch(ctx context.Context, found error, k kind) (err error) {
 	return nil
 }
 
-// orNone returns a server that was launched, none after an error.
+// orNone returns a server that was launched, nil after an error.
 func orNone[S any](server *S, err error) (*S, error) {
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StandbyConfig says what kind of standby is wanted. The zero value is an asynchronous one.
+// StandbyConfig configures a standby. The zero value is an asynchronous one.
 type StandbyConfig struct {
 	// Name is the application_name by which the primary knows it, for synchronous_standby_names. Default: standby_PORT.
 	Name string

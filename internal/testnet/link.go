@@ -31,7 +31,7 @@ func (l *link) reset() {
 	l.close()
 }
 
-// piece is what was read at once, and when it arrives at the other end.
+// piece is the result of one read, with the time when it arrives at the other end.
 type piece struct {
 	bytes []byte
 	due   time.Time

@@ -19,7 +19,7 @@ type Pool struct {
 	clients []*client
 }
 
-// client is what destinations share.
+// client is a broker's client that destinations share.
 type client struct {
 	relay.Broker
 	kind   section

@@ -33,7 +33,7 @@ func unknown(t reflect.Type, name string) string {
 	return "unknown key; possible here: " + strings.Join(names, ", ")
 }
 
-// otherNames are what brokers, and ways to them, are called elsewhere, in small letters and without - and _.
+// otherNames are other common names of brokers, and of ways to them, in small letters and without - and _.
 var otherNames = map[string]string{
 	"webhook": "http", "webhooks": "http", "https": "http", "rest": "http", "url": "http", "callback": "http",
 	"amqp": "rabbitmq", "amqps": "rabbitmq", "rabbit": "rabbitmq", "lavinmq": "rabbitmq",
