@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -167,7 +168,7 @@ func (b *Broker) judge(a answer, what string) error {
 		return outbox.Unavailable(fmt.Errorf("%w: check the secret, and the clocks of both ends", err))
 	case a.status >= 300 && a.status < 400:
 		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)",
-			err, shorten(withoutQuery(a.location))))
+			err, printed.Short(withoutQuery(a.location))))
 	case gateway(a.status):
 		return b.pause(a, err)
 	}

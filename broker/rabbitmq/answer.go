@@ -8,19 +8,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/search"
-	"github.com/rabbitmq/amqp091-go"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // unroutable returns why a message came back.
 func unroutable(r *amqp091.Return) error {
 	if r.Exchange == "" {
 		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue",
-			shorten(r.RoutingKey)))
+			printed.Short(r.RoutingKey)))
 	}
 	return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one",
-		r.Exchange, shorten(r.RoutingKey), r.ReplyText))
+		r.Exchange, printed.Short(r.RoutingKey), r.ReplyText))
 }
 
 // The texts by which the server closes a channel. They are the same from RabbitMQ 3.8 to 4.

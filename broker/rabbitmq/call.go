@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/broker/internal/socket"
-	"github.com/rabbitmq/amqp091-go"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // call is one Publish on one channel. It belongs to the goroutine that publishes.
@@ -194,7 +196,7 @@ func (c *call) collect(l *link, ch *channel) bool {
 			c.Settle(f.index, err)
 		case !acked:
 			c.Settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: "+
-				"it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.Messages[f.index])))))
+				"it is full, or has an internal fault", printed.Short(c.encoder.routingKey.Expand(c.Messages[f.index])))))
 		default:
 			if c.alone {
 				m := c.Messages[f.index]

@@ -5,10 +5,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
-	"github.com/rabbitmq/amqp091-go"
 )
 
 // shortString is the most bytes of a routing key, of the name of an exchange or header, and of a text property.
@@ -85,7 +87,7 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 		{"exchange's name", r.exchange}, {"routing key", r.routingKey}, {"content type", p.ContentType}, {"event type", p.Type},
 	} {
 		if len(s.value) > shortString {
-			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, shorten(s.value), len(s.value), shortString)
+			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, printed.Short(s.value), len(s.value), shortString)
 		}
 	}
 	if size := headerBytes(p); frameSize > 0 && size > frameSize {
@@ -153,7 +155,7 @@ func (e *encoder) plain(m *outbox.Message, r *record) error {
 func checkHeader(name string) error {
 	switch {
 	case name == "" || len(name) > shortString:
-		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", shorten(name), len(name), shortString)
+		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", printed.Short(name), len(name), shortString)
 	case name == "CC" || name == "BCC":
 		return refuse("header %q can't be sent: RabbitMQ takes it for a command to route the message elsewhere as well; rename it", name)
 	case outbox.ReservedHeader(name):
@@ -176,12 +178,4 @@ func headerBytes(p *amqp091.Publishing) int {
 
 func refuse(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf("rabbitmq: "+format, args...))
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

@@ -327,3 +327,15 @@ func (p *parser) joined(r rune, end int) rune {
 	second, _ := p.hex4(end)
 	return utf16.DecodeRune(r, second)
 }
+
+// IsToken reports whether name can be the name of a header in HTTP and NATS.
+func IsToken(name string) bool {
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return name != ""
+}

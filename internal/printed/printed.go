@@ -26,6 +26,15 @@ func Key(s string) string {
 	return Text(s)
 }
 
+// Short returns s, or its first 100 bytes if it is longer, for texts of errors that quote it.
+func Short(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
 // Message is what a log line says of a message: its id, topic and key, and its event type and trace if it has them. A
 // line may be kept after the message's memory is used again.
 func Message(m *outbox.Message) []any {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Limits that SQS and SNS share.
@@ -135,7 +136,7 @@ func isTrace(name string) bool {
 }
 
 func reserved(name string) error {
-	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", shorten(name)))
+	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", printed.Short(name)))
 }
 
 // body returns the body of a payload, and what the consumer must know to read it.
@@ -244,12 +245,4 @@ func group(m *outbox.Message, id string) string {
 	}
 	sum := sha256.Sum256([]byte(key))
 	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }
