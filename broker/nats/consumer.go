@@ -168,8 +168,8 @@ func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error 
 		select {
 		case err := <-s.engine.Failed():
 			cancel(err)
-		case <-s.link.dead:
-			cancel(s.link.cause)
+		case <-s.link.Dead:
+			cancel(s.link.Cause())
 		case <-ctx.Done():
 		}
 		s.group.Stop()

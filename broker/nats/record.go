@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/headers"

@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// prepare creates the stream on a new link, if the configuration asks for that and it does not exist.
-func (b *Broker) prepare(ctx context.Context, l *link) error {
+// findStream creates the stream if the configuration asks for that and it does not exist.
+func (b *Broker) findStream(ctx context.Context, l *link) error {
 	if b.cfg.Stream == "" {
 		return nil
 	}

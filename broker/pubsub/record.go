@@ -6,12 +6,11 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
+	"google.golang.org/protobuf/proto"
 )
 
 // Limits of the service.

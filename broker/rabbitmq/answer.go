@@ -8,11 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/search"
 	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 // unroutable returns why a message came back.
@@ -36,8 +35,8 @@ var (
 // message only in words. It settles the messages that were certainly refused; the returned cause is for the rest.
 func (c *call) closed(l *link, ch *channel) error {
 	if !l.Usable() { // the channel ended with the connection
-		<-l.dead
-		return l.cause
+		<-l.Dead
+		return l.Cause()
 	}
 	said := ch.reason()
 	if said == nil {

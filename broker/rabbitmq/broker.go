@@ -34,7 +34,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
 	b := &Broker{cfg: cfg, servers: list}
-	b.shared = shared.New(b.connect, errClosed, connectFault)
+	b.shared = shared.New(b.connect, b.prepare, errClosed, connectFault)
 	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
@@ -55,10 +55,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	c.begin(batch)
 	defer c.release()
 
-	l, err := b.shared.Get(ctx)
-	if err == nil {
-		err = b.ready(ctx, l)
-	}
+	l, err := b.shared.Ready(ctx)
 	if err != nil {
 		c.Abandon(err)
 		return c.Errs()
@@ -109,26 +106,6 @@ func (b *Broker) Close() error {
 }
 
 var errClosed = errors.New("rabbitmq: the broker is closed")
-
-// ready makes a link fit for publishing, once: the topology is there that the configuration asks for. A link that was
-// made to ask whether the server answers changes nothing there.
-func (b *Broker) ready(ctx context.Context, l *link) error {
-	select {
-	case l.preparing <- struct{}{}:
-		defer func() { <-l.preparing }()
-	case <-ctx.Done():
-		return connectFault(context.Cause(ctx))
-	}
-	if l.prepared {
-		return nil
-	}
-	if err := b.prepare(ctx, l); err != nil {
-		l.sever(err)
-		return err
-	}
-	l.prepared = true
-	return nil
-}
 
 // connect returns a new link. It tries the servers one after the other.
 func (b *Broker) connect(ctx context.Context) (*link, error) {

@@ -17,17 +17,10 @@ import (
 //
 // mu is a leaf: no other lock is taken while it is held.
 type link struct {
+	*socket.Socket
 	conn   *amqp091.Connection
 	cfg    *Config
-	sock   socket.Socket
 	behind *sync.WaitGroup // of the broker
-
-	preparing chan struct{} // capacity 1: held by the call that prepares the link
-	prepared  bool          // guarded by preparing
-
-	severed sync.Once
-	dead    chan struct{} // closed after cause is set
-	cause   error
 
 	mu        sync.Mutex
 	free      []*channel
@@ -61,8 +54,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	l := &link{
 		cfg:       cfg,
 		behind:    behind,
-		dead:      make(chan struct{}),
-		preparing: make(chan struct{}, 1),
+		Socket:    socket.New(),
 		exchanges: make(map[string]struct{}),
 		refused:   make(map[address]*refusal),
 	}
@@ -82,7 +74,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 				conn.Close()
 				return nil, err
 			}
-			if err := l.sock.Hold(conn); err != nil {
+			if err := l.Hold(conn); err != nil {
 				return nil, err
 			}
 			greeted, err = secure.Connect(ctx, timedWrites{conn, cfg.AckTimeout}, s.tls(cfg), addr)
@@ -93,11 +85,11 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	cfg.authenticate(&config)
 
 	// The library takes no context; closing its socket ends what it does.
-	stop := context.AfterFunc(ctx, l.sock.Close)
+	stop := context.AfterFunc(ctx, l.Shut)
 	defer stop()
 	var err error
 	if l.conn, err = amqp091.DialConfig(s.url, config); err != nil {
-		l.sock.Close()
+		l.Shut()
 		if fault := secure.Fault(greeted); fault != nil {
 			err = fault // the library keeps only its text, if that
 		}
@@ -144,11 +136,11 @@ func (l *link) watch() {
 	l.behind.Go(func() {
 		err, wasFault := <-closed
 		if !wasFault || err == nil {
-			l.sever(errors.New("rabbitmq: connection lost"))
+			l.Sever(errors.New("rabbitmq: connection lost"))
 			return
 		}
-		l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
-		l.cfg.Logger.Info("disconnected from rabbitmq", "cause", l.cause)
+		l.Sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
+		l.cfg.Logger.Info("disconnected from rabbitmq", "cause", l.Cause())
 	})
 }
 
@@ -235,7 +227,7 @@ func (l *link) discard(ch *channel) {
 // so f returns.
 func (l *link) rpc(ctx context.Context, f func() error) error {
 	if !l.Usable() {
-		return l.cause
+		return l.Cause()
 	}
 	done := make(chan error, 1)
 	l.behind.Go(func() { done <- f() })
@@ -244,36 +236,19 @@ func (l *link) rpc(ctx context.Context, f func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-l.dead:
-		return l.cause
+	case <-l.Dead:
+		return l.Cause()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timeout.C:
 		err := fmt.Errorf("rabbitmq: no answer within %v", l.cfg.AckTimeout)
-		l.sever(err)
+		l.Sever(err)
 		return err
 	}
 }
 
 // Usable reports whether the connection works, as far as is known.
-func (l *link) Usable() bool {
-	select {
-	case <-l.dead:
-		return false
-	default:
-		return !l.conn.IsClosed()
-	}
-}
-
-// sever ends the link by closing its socket; the library closes the rest. Closing the connection itself would wait for
-// the server.
-func (l *link) sever(cause error) {
-	l.severed.Do(func() {
-		l.cause = cause
-		close(l.dead)
-		l.sock.Close()
-	})
-}
+func (l *link) Usable() bool { return l.Alive() && !l.conn.IsClosed() }
 
 // Close closes the connection regularly, if the server responds.
 func (l *link) Close() {
@@ -281,7 +256,7 @@ func (l *link) Close() {
 		// It makes no difference whether the server has received it.
 		_ = l.conn.CloseDeadline(time.Now().Add(goodbye))
 	}
-	l.sever(errClosed)
+	l.Sever(errClosed)
 }
 
 // connectFault adds what to do about the usual connection errors.

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
+	"github.com/rabbitmq/amqp091-go"
 )
 
 // shortString is the most bytes of a routing key, of the name of an exchange or header, and of a text property.
