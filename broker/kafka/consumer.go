@@ -173,14 +173,6 @@ func (c *Consumer) poll(ctx context.Context) error {
 	return failed
 }
 
-// explain adds the error of the last attempt to connect, if it failed.
-func (b *Broker) explain(err error) error {
-	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
-		return fmt.Errorf("%w (last attempt to connect: %w)", err, *fail)
-	}
-	return err
-}
-
 func (c *Consumer) partition(at place) *partition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
