@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -63,4 +65,22 @@ func Message(topic string, got *types.Message) (m outbox.Message, err error) {
 	}
 	brokertest.SortHeaders(&m)
 	return m, nil
+}
+
+// Tens calls send for ten messages of batch at a time, in as many goroutines, and returns when all is sent.
+func Tens(goroutines int, batch []*outbox.Message, send func(ten []*outbox.Message)) {
+	next := make(chan []*outbox.Message)
+	var workers sync.WaitGroup
+	for range goroutines {
+		workers.Go(func() {
+			for ten := range next {
+				send(ten)
+			}
+		})
+	}
+	for ten := range slices.Chunk(batch, 10) {
+		next <- ten
+	}
+	close(next)
+	workers.Wait()
 }
