@@ -363,13 +363,6 @@ func TestCallsBeyondTheNumberOfClientsWait(t *testing.T) {
 	accepted(t, b.Publish(patient(t), second))
 }
 
-func TestAClosedBrokerAnswersUnavailable(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, kfake.SeedTopics(1, "orders"))
-	b := f.broker(kafka.Config{})
-	brokertest.CheckClosed(t, b, brokertest.Messages("orders", 1, 1))
-}
-
 func TestAnUnreachableClusterIsNamedWithTheCause(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")

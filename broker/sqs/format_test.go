@@ -3,7 +3,6 @@ package sqs_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -24,32 +23,20 @@ func event(topic string) *outbox.Message {
 	return m
 }
 
-func TestTheSDKReadsCloudEventsFromAQueue(t *testing.T) {
+func TestCloudEventsInAQueue(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
-	for _, structured := range []bool{false, true} {
+	sdkread.Run(t, "ce-", func(t *testing.T, f format.CloudEvents) sdkread.Target {
 		queue := a.queue(".fifo")
-		m := event(strings.TrimSuffix(queue, ".fifo"))
-		b := a.broker(sqs.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
-		accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
-		got, err := a.read(patient(t), queue)
-		if err != nil || len(got) != 1 {
-			t.Fatalf("%d messages, %v", len(got), err)
-		}
-		headers := map[string]string{}
-		for _, h := range got[0].Headers {
-			if headers[h.Name], err = url.PathUnescape(h.Value); err != nil {
-				t.Fatal(err)
-			}
-			if strings.HasPrefix(h.Name, "outbox-") {
-				t.Errorf("%s stands beside the attributes of the format", h.Name)
-			}
-		}
-		sdkread.Check(t, sdkread.Message("ce-", got[0].ContentType, headers, got[0].Payload), m)
-		if headers["tenant"] != "acme" {
-			t.Errorf("structured %v: headers %v", structured, headers)
-		}
-	}
+		return sdkread.Target{Broker: a.broker(sqs.Config{Format: f}), Topic: strings.TrimSuffix(queue, ".fifo"),
+			Read: func(t *testing.T, m *outbox.Message) []sdkread.Record {
+				got, err := a.read(patient(t), queue)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return amazontest.Records(t, got)
+			}}
+	})
 }
 
 func TestAConsumerReadsFormatsBack(t *testing.T) {
