@@ -30,8 +30,8 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// The loop is a stream on which the library sends each message by itself, as a protobuf message that is made beforehand,
-// while the answers are read beside it. The server takes every message.
+// The loop is a stream on which the library sends each message by itself, as a protobuf message that is made
+// beforehand, while the answers are read beside it. The server takes every message.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, keys = 2500, 1000
 	versus.Run(b, "grpc", versus.Contest{

@@ -30,9 +30,9 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// The loop calls the same transport's RoundTrip, as many at once. It signs nothing, sends no header but the content type,
-// and keeps no order within a key. The loop that sends the broker's headers, signed beforehand, shows what the wire
-// format costs. The receiver reads the body and answers 204.
+// The loop calls the same transport's RoundTrip, as many at once. It signs nothing, sends no header but the content
+// type, and keeps no order within a key. The loop that sends the broker's headers, signed beforehand, shows what the
+// wire format costs. The receiver reads the body and answers 204.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size = 1000
 	for _, contest := range []struct {

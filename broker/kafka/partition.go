@@ -157,7 +157,8 @@ func (c *Consumer) commit(ctx context.Context, all []*partition) {
 			for _, topic := range answer.Topics {
 				for _, one := range topic.Partitions {
 					if err := kerr.ErrorForCode(one.ErrorCode); err != nil {
-						c.cfg.Handling.Logger.Warn("offset was not committed", "topic", topic.Topic, "partition", one.Partition, "error", err)
+						c.cfg.Handling.Logger.Warn("offset was not committed",
+							"topic", topic.Topic, "partition", one.Partition, "error", err)
 						continue
 					}
 					at := place{topic.Topic, one.Partition}

@@ -123,7 +123,8 @@ func plainAttributes(m *outbox.Message, topic string) (map[string]string, error)
 		h := &m.Headers[i]
 		switch {
 		case reserved(h.Name):
-			return nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", printed.Short(h.Name))
+			return nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it",
+				printed.Short(h.Name))
 		case m.ContentType != "" && strings.EqualFold(h.Name, "content-type"):
 			continue
 		}

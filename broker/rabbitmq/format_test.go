@@ -1,14 +1,13 @@
 package rabbitmq_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/format"
@@ -67,27 +66,10 @@ func TestAConsumerReadsCloudEventsBack(t *testing.T) {
 		m := sdkread.Order(q.name)
 		accepted(t, newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: structured}}).Publish(patient(t),
 			[]*outbox.Message{m}))
-		ctx, done := context.WithCancelCause(patient(t))
-		var got outbox.Message
-		handled := errors.New("handled")
-		c, err := rabbitmq.NewConsumer(url, rabbitmq.Config{},
-			rabbitmq.ConsumerConfig{Queue: q.name, Handling: consume.Config{Decode: consume.CloudEvent}},
-			func(_ context.Context, m *outbox.Message) error {
-				got = *m
-				done(handled)
-				return nil
-			})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Run(ctx); err != nil || !errors.Is(context.Cause(ctx), handled) {
-			t.Fatalf("%v, %v", err, context.Cause(ctx))
-		}
-		tenant, _ := got.Header("tenant")
-		if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) ||
-			got.EventType != "Created" || got.ContentType != "application/json" || tenant != "acme" {
-			t.Errorf("structured %v:\nreceived %+v\nsent     %+v", structured, got, *m)
-		}
+		lanestest.ReadBack(t, m, true, func(handler consume.Handler) (lanestest.Consumer, error) {
+			return rabbitmq.NewConsumer(url, rabbitmq.Config{},
+				rabbitmq.ConsumerConfig{Queue: q.name, Handling: consume.Config{Decode: consume.CloudEvent}}, handler)
+		})
 	}
 }
 
@@ -95,7 +77,8 @@ func TestAReturnedMessageOfAFormatHasFailed(t *testing.T) {
 	t.Parallel()
 	url := servers.TestRabbitMQ(t).URL()
 	m := brokertest.Message("nowhere-"+newName(), "k", 0)
-	brokertest.CheckFirst(t, newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: true}}), []*outbox.Message{m}, "topic unavailable")
+	b := newBroker(t, url, rabbitmq.Config{Format: format.CloudEvents{Structured: true}})
+	brokertest.CheckFirst(t, b, []*outbox.Message{m}, "topic unavailable")
 }
 
 func TestTheSizeOfTheBodyIsWhatCounts(t *testing.T) {
@@ -104,6 +87,6 @@ func TestTheSizeOfTheBodyIsWhatCounts(t *testing.T) {
 	q := newQueue(t, url, nil)
 	m := brokertest.Message(q.name, "k", 0)
 	m.ContentType, m.Payload = "application/octet-stream", make([]byte, 900) // in base64 it is a third more
-	batch := []*outbox.Message{m}
-	brokertest.CheckFirst(t, newBroker(t, url, rabbitmq.Config{MaxMessageBytes: 1000, Format: format.CloudEvents{Structured: true}}), batch, "refused")
+	b := newBroker(t, url, rabbitmq.Config{MaxMessageBytes: 1000, Format: format.CloudEvents{Structured: true}})
+	brokertest.CheckFirst(t, b, []*outbox.Message{m}, "refused")
 }

@@ -1,8 +1,6 @@
 package sqs_test
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -10,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/format"
@@ -59,30 +58,10 @@ func TestAConsumerReadsFormatsBack(t *testing.T) {
 				m.Key = "k-1" // a message group says it
 			}
 			accepted(t, a.broker(sqs.Config{Format: test.format}).Publish(patient(t), []*outbox.Message{m}))
-			ctx, done := context.WithCancelCause(patient(t))
-			var got outbox.Message
-			handled := errors.New("handled")
-			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()},
-				sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
-				func(_ context.Context, m *outbox.Message) error {
-					got = *m
-					done(handled)
-					return nil
-				})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Run(ctx); err != nil || !errors.Is(context.Cause(ctx), handled) {
-				t.Fatalf("%v, %v", err, context.Cause(ctx))
-			}
-			tenant, _ := got.Header("tenant")
-			if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) || tenant != "acme" {
-				t.Errorf("received %+v\nsent     %+v", got, *m)
-			}
-			if name != "debezium" &&
-				(got.EventType != "Created" || got.ContentType != "application/json" || !got.CreatedAt.Equal(m.CreatedAt)) {
-				t.Errorf("received %+v\nsent     %+v", got, *m)
-			}
+			lanestest.ReadBack(t, m, name != "debezium", func(handler consume.Handler) (lanestest.Consumer, error) {
+				return sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()},
+					sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}}, handler)
+			})
 		})
 	}
 }

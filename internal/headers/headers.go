@@ -1,4 +1,4 @@
-// Package headers reads the headers of a row, which are stored as a JSON object.
+// Package headers reads the headers of a row, which are stored as a JSON object, and checks names of headers.
 //
 // The text must be valid JSON, as the types json and jsonb have it; it is not checked. Values that are not strings
 // become their JSON text. If a name comes twice, the last value counts, as in jsonb.

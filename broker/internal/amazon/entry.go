@@ -146,7 +146,7 @@ func isTrace(name string) bool {
 }
 
 func reserved(name string) error {
-	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", printed.Short(name)))
+	return refuse("header %q can't be sent: names with the prefix outbox- are reserved; rename it", printed.Short(name))
 }
 
 // body returns the body of a payload, and what the consumer must know to read it.

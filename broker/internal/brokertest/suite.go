@@ -61,7 +61,8 @@ func Faults(s Breakable) *relaytest.BrokerFaults {
 	}
 }
 
-// CheckFirst publishes batch, whose first message must get an outcome of that kind, with a text that contains all parts.
+// CheckFirst publishes batch, whose first message must get an outcome of that kind, with a text that contains all
+// parts.
 func CheckFirst(t testing.TB, b Publisher, batch []*outbox.Message, kind string, parts ...string) {
 	t.Helper()
 	errs := b.Publish(Patient(t), batch)

@@ -116,8 +116,8 @@ type Record struct {
 	Value       []byte
 }
 
-// Target is a broker with a format, a topic of its own, and what is in the topic. If m isn't nil, it is the message that
-// was published, and Read checks what else the broker keeps of it.
+// Target is a broker with a format, a topic of its own, and what is in the topic. If m isn't nil, it is the message
+// that was published, and Read checks what else the broker keeps of it.
 type Target struct {
 	Broker brokertest.Publisher
 	Topic  string

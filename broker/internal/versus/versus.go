@@ -81,8 +81,9 @@ type contender struct {
 	costs   []float64 // microseconds of this process's processor time a message
 }
 
-// Run measures c under a name, one round for each iteration of b: -benchtime 7x makes seven. A round gives each contender a turn,
-// and begins with another one than the last. Ratios are taken within a round. Reported are the medians:
+// Run measures c under a name, one round for each iteration of b: -benchtime 7x makes seven. A round gives each
+// contender a turn, and begins with another one than the last. Ratios are taken within a round. Reported are the
+// medians:
 //
 //	adapter-msg/s, loop-msg/s     messages a second, nearby
 //	adapter-µs/msg, loop-µs/msg   this process's processor time a message, nearby: also the server's, if it is in here
