@@ -129,7 +129,7 @@ func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, e
 	return outbox.Unavailable(connectionFault(err))
 }
 
-// connectionFault returns what is known about a request without an answer.
+// connectionFault explains why a request got no answer.
 func connectionFault(err error) error {
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -229,8 +229,8 @@ func (b *Broker) results(a answer, n int) []error {
 			outcomes[i] = outbox.OfMessage(fmt.Errorf("http: %s left a message for later (424)", a.host))
 			continue
 		}
-		asked := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
-		result := answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error), ofMessage: true}
+		pause := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
+		result := answer{host: a.host, status: r.Status, retryAfter: pause, body: []byte(r.Error), ofMessage: true}
 		outcomes[i] = b.judge(result, "a message of a batch")
 	}
 	return outcomes

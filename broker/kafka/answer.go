@@ -64,7 +64,7 @@ func verdictOn(err error) verdict {
 		}
 		return unknownOutcome
 	}
-	if v, known := verdicts[answer]; known {
+	if v, found := verdicts[answer]; found {
 		return v
 	}
 	if answer.Retriable {

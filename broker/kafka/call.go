@@ -64,14 +64,14 @@ func (c *call) fail(i int32, err error) {
 		c.failed[key] = i
 	case i < first:
 		c.failed[key] = i
-		c.behind(first)
+		c.follow(first)
 	case i > first:
-		c.behind(i)
+		c.follow(i)
 	}
 }
 
-// behind changes the error of message i to one that reports a failed predecessor, unless its outcome is unknown.
-func (c *call) behind(i int32) {
+// follow changes the error of message i to one that reports a failed predecessor, unless its outcome is unknown.
+func (c *call) follow(i int32) {
 	if !outbox.IsUnavailable(c.errs[i]) {
 		c.errs[i] = outbox.ErrSkipped
 	}

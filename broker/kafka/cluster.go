@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// cluster is the connection with a Kafka cluster, and what is known of its topics.
+// cluster is the connection with a Kafka cluster, and a cache of its topics.
 type cluster struct {
 	cfg     Config
 	topic   topicName

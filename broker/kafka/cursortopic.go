@@ -212,7 +212,7 @@ func (c *cluster) readCursors(ctx context.Context, topic, key string, mark uint6
 				continue
 			}
 			for id, offset := range spoilt {
-				if _, known := values[id]; !known && id != key {
+				if _, found := values[id]; !found && id != key {
 					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no "+
 						"relay has written the record at offset %d, and none of a relay is "+
 						"left of this key, so it is unknown what was published last: let no other program write there, "+
@@ -231,9 +231,9 @@ func (c *cluster) hanging(ctx context.Context, topic string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	req := kmsg.NewPtrDescribeProducersRequest()
-	asked := kmsg.NewDescribeProducersRequestTopic()
-	asked.Topic, asked.Partitions = topic, []int32{0}
-	req.Topics = append(req.Topics, asked)
+	producers := kmsg.NewDescribeProducersRequestTopic()
+	producers.Topic, producers.Partitions = topic, []int32{0}
+	req.Topics = append(req.Topics, producers)
 	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
 		return nil // the answer would only be a hint

@@ -12,7 +12,7 @@ import (
 // formatted are the records of a call in Config.Format, one for each message of the batch. Their bytes stay valid until
 // the next call.
 type formatted struct {
-	made    format.Record
+	scratch format.Record
 	records []formattedRecord // empty without a format
 }
 
@@ -27,7 +27,7 @@ func (f *formatted) forget() {
 	if len(f.records) == 0 {
 		return
 	}
-	f.made.Reset()
+	f.scratch.Reset()
 	clear(f.records)
 	f.records = f.records[:0]
 }
@@ -39,9 +39,9 @@ func (f *formatted) encode(encoder format.Encoder, batch []*outbox.Message) {
 	}
 	f.records = slices.Grow(f.records[:0], len(batch))
 	for _, m := range batch {
-		err := encoder.Encode(&f.made, m)
+		err := encoder.Encode(&f.scratch, m)
 		f.records = append(f.records, formattedRecord{
-			format.Record{Key: f.made.Key, Value: f.made.Value, ContentType: f.made.ContentType, Headers: f.made.Headers}, err})
+			format.Record{Key: f.scratch.Key, Value: f.scratch.Value, ContentType: f.scratch.ContentType, Headers: f.scratch.Headers}, err})
 	}
 }
 

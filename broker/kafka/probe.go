@@ -66,12 +66,12 @@ func (c *cluster) reach(ctx context.Context, servers []kmsg.MetadataResponseBrok
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answers := make(chan error, len(servers))
-	asked := 0
+	requests := 0
 	for _, s := range servers {
 		if these != nil && !these[s.NodeID] {
 			continue
 		}
-		asked++
+		requests++
 		go func() {
 			req := kmsg.NewPtrMetadataRequest()
 			req.Topics = []kmsg.MetadataRequestTopic{}
@@ -85,7 +85,7 @@ func (c *cluster) reach(ctx context.Context, servers []kmsg.MetadataResponseBrok
 		}()
 	}
 	var fault error
-	for range asked {
+	for range requests {
 		err := <-answers
 		if err == nil && these == nil {
 			return nil

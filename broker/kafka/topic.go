@@ -179,14 +179,14 @@ func (c *cluster) create(ctx context.Context, names []string, errs map[string]er
 func (c *cluster) remember(found topics) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := maps.Clone(*c.topics.Load())
+	all := maps.Clone(*c.topics.Load())
 	for name, t := range found {
-		if before := known[name]; before != nil && before.limit != t.limit {
+		if before := all[name]; before != nil && before.limit != t.limit {
 			c.generation++
 		}
-		known[name] = t
+		all[name] = t
 	}
-	c.topics.Store(&known)
+	c.topics.Store(&all)
 }
 
 // learn notes that the server has refused a record of that size as too large, where the limit of its topic can't be
@@ -209,9 +209,9 @@ func (c *cluster) forget(name string) {
 	if (*c.topics.Load())[name] == nil {
 		return
 	}
-	known := maps.Clone(*c.topics.Load())
-	delete(known, name)
-	c.topics.Store(&known)
+	all := maps.Clone(*c.topics.Load())
+	delete(all, name)
+	c.topics.Store(&all)
 	c.generation++
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// transactor is what a seat needs to publish each part of a call in a transaction. The transaction also writes a record
+// transactor lets a seat publish each part of a call in a transaction. The transaction also writes a record
 // to the cursor topic, which names all messages that this seat has published and that may not be settled.
 type transactor struct {
 	id   string // the transactional id

@@ -122,7 +122,7 @@ func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	}
 }
 
-// prepare makes a link fit for publishing: the stream is there, and what it had last is known.
+// prepare creates the stream of a new link if needed, and reads the ids of its last messages.
 func (b *Broker) prepare(ctx context.Context, l *link) error {
 	if err := b.findStream(ctx, l); err != nil {
 		return err

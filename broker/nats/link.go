@@ -178,7 +178,7 @@ func (l *link) answer(msg *nats.Msg) {
 	}
 	stream, err := parseAck(msg)
 	if err == nil {
-		if _, known := l.streams[string(stream)]; !known {
+		if _, found := l.streams[string(stream)]; !found {
 			l.streams[string(stream)] = struct{}{}
 			l.onStream(string(stream))
 		}

@@ -133,8 +133,8 @@ func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 		if err != nil {
 			continue // it was sent, so it has a subject
 		}
-		reason, known := reasons[subject]
-		if !known {
+		reason, found := reasons[subject]
+		if !found {
 			if len(reasons) < questions {
 				reason = b.whyNoResponders(ctx, l, subject)
 				reasons[subject] = reason

@@ -64,9 +64,9 @@ func (c *Consumer) run(ctx context.Context) error {
 
 // connected consumes over one connection.
 func (c *Consumer) connected(ctx context.Context, to server) error {
-	var behind sync.WaitGroup
-	defer behind.Wait()
-	l, err := dial(ctx, to, &c.conn, &behind)
+	var running sync.WaitGroup
+	defer running.Wait()
+	l, err := dial(ctx, to, &c.conn, &running)
 	if err != nil {
 		return connectFault(err)
 	}
@@ -94,7 +94,7 @@ func (c *Consumer) connected(ctx context.Context, to server) error {
 	// The consumer is not cancelled: the server would let the next consumer take later messages while our handlers
 	// still run. The consumer ends with its connection, and the messages that it had and did not acknowledge go back in
 	// order before another consumer gets more.
-	behind.Go(func() {
+	running.Go(func() {
 		for range deliveries { // until the connection ends
 		}
 	})

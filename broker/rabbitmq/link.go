@@ -18,9 +18,9 @@ import (
 // mu is a leaf: no other lock is taken while it is held.
 type link struct {
 	*socket.Socket
-	conn   *amqp091.Connection
-	cfg    *Config
-	behind *sync.WaitGroup // of the broker
+	conn    *amqp091.Connection
+	cfg     *Config
+	running *sync.WaitGroup // of the broker
 
 	mu        sync.Mutex
 	free      []*channel
@@ -50,10 +50,10 @@ type refusal struct {
 const refusalTime = 5 * time.Second
 
 // dial connects to one server until ctx ends. Errors are meant for people and contain no secrets.
-func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*link, error) {
+func dial(ctx context.Context, s server, cfg *Config, running *sync.WaitGroup) (*link, error) {
 	l := &link{
 		cfg:       cfg,
-		behind:    behind,
+		running:   running,
 		Socket:    socket.New(),
 		exchanges: make(map[string]struct{}),
 		refused:   make(map[address]*refusal),
@@ -116,7 +116,7 @@ func (cfg *Config) authenticate(config *amqp091.Config) {
 func (l *link) watch() {
 	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := l.conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
-	l.behind.Go(func() {
+	l.running.Go(func() {
 		for b := range blocked {
 			reason := ""
 			if b.Active {
@@ -133,7 +133,7 @@ func (l *link) watch() {
 			l.mu.Unlock()
 		}
 	})
-	l.behind.Go(func() {
+	l.running.Go(func() {
 		err, wasFault := <-closed
 		if !wasFault || err == nil {
 			l.Sever(errors.New("rabbitmq: connection lost"))
@@ -220,7 +220,7 @@ func (l *link) discard(ch *channel) {
 	if ch.ch.IsClosed() {
 		return
 	}
-	l.behind.Go(func() { ch.ch.Close() })
+	l.running.Go(func() { ch.ch.Close() })
 }
 
 // rpc runs f, a request to the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and
@@ -230,7 +230,7 @@ func (l *link) rpc(ctx context.Context, f func() error) error {
 		return l.Cause()
 	}
 	done := make(chan error, 1)
-	l.behind.Go(func() { done <- f() })
+	l.running.Go(func() { done <- f() })
 	timeout := time.NewTimer(l.cfg.AckTimeout)
 	defer timeout.Stop()
 	select {
@@ -261,16 +261,16 @@ func (l *link) Close() {
 
 // connectFault adds what to do about the usual connection errors.
 func connectFault(err error) error {
-	var said *amqp091.Error
+	var answer *amqp091.Error
 	switch {
 	case errors.Is(err, amqp091.ErrSASL):
 		return fmt.Errorf("rabbitmq: connect: the server doesn't offer this way to authenticate: %w; to authenticate by "+
 			"certificate it needs the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", err)
-	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &said) && said.Code == amqp091.AccessRefused:
+	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &answer) && answer.Code == amqp091.AccessRefused:
 		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual "+
 			"host (guest may connect from the server's own machine only; by a certificate one is the user of its name, who must be there)",
 			err)
-	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &said) && said.Code == amqp091.NotAllowed:
+	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &answer) && answer.Code == amqp091.NotAllowed:
 		return fmt.Errorf("rabbitmq: connect: %w; check that the virtual host exists and that the user may enter it", err)
 	}
 	return fmt.Errorf("rabbitmq: connect: %w", err)

@@ -28,7 +28,7 @@ type encoder struct {
 	mostBytes            int            // of the body
 	records              format.Encoder // nil: payloads as they are, with headers of ours
 	rec                  record
-	made                 format.Record // by records
+	scratch              format.Record // by records
 }
 
 func newEncoder(exchange, routingKey *template.Template, cfg *Config) *encoder {
@@ -42,7 +42,7 @@ func (e *encoder) release() {
 	headers := e.rec.publishing.Headers
 	clear(headers)
 	e.rec = record{publishing: amqp091.Publishing{Headers: headers}}
-	e.made.Reset()
+	e.scratch.Reset()
 }
 
 // reserved reports whether a name is reserved for the server and not fixed by the template.
@@ -98,11 +98,11 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 // formatted sets the fields of m in its format. The message id is a property all the same, because it identifies a
 // returned message.
 func (e *encoder) formatted(m *outbox.Message, p *amqp091.Publishing) error {
-	if err := e.records.Encode(&e.made, m); err != nil {
+	if err := e.records.Encode(&e.scratch, m); err != nil {
 		return err
 	}
-	p.ContentType, p.Body = e.made.ContentType, e.made.Value
-	for _, h := range e.made.Headers {
+	p.ContentType, p.Body = e.scratch.ContentType, e.scratch.Value
+	for _, h := range e.scratch.Headers {
 		if err := checkHeader(h.Name); err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ type session struct {
 	group *lanes.Group
 	queue string // its URL
 
-	looked time.Time // when the queue's length was last queried
+	lagAt time.Time // when the queue's length was last queried
 
 	mu       sync.Mutex
 	open     map[*lanes.Delivery]*string // receipt handles of messages that aren't settled
@@ -150,8 +150,8 @@ func (s *session) once(ctx context.Context, free int) error {
 		}
 		s.queue = url
 	}
-	if time.Since(s.looked) >= lagEvery && s.engine.Observed() {
-		s.looked = time.Now()
+	if time.Since(s.lagAt) >= lagEvery && s.engine.Observed() {
+		s.lagAt = time.Now()
 		s.lag(asking)
 	}
 	wait := longPoll

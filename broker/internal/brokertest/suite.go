@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-// Broker is what the adapters are.
+// Broker is the interface of all adapters.
 type Broker interface {
 	relay.Broker
 	relay.Pinger

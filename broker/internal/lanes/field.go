@@ -6,8 +6,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// ReadField reads a field of a record of ours into m, if its names are those of Kafka and SQS. What isn't ours becomes
-// a header.
+// ReadField reads a field of a record into m. The names are those of Kafka and SQS; other fields become headers.
 func ReadField(m *outbox.Message, name, value string) (err error) {
 	switch name {
 	case "outbox-id":

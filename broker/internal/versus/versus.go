@@ -93,8 +93,8 @@ type contender struct {
 //	kept                          adapter through that proxy, by adapter through a proxy that delays nothing
 //	loop-kept                     the same of the loop
 //
-// and of each ratio the lowest and the highest, with -low and -high behind its name. What is about processor time is
-// left out where a system doesn't tell it.
+// and of each ratio the lowest and the highest, with -low and -high behind its name. Figures of processor time are
+// missing on systems that don't report it.
 func Run(b *testing.B, name string, c Contest) { b.Run(name, c.run) }
 
 func (c Contest) run(b *testing.B) {
@@ -140,10 +140,10 @@ func (c *contender) turn() {
 	c.costs = append(c.costs, float64((ProcessorTime()-before).Nanoseconds())/1000/float64(n))
 }
 
-func report(b *testing.B, name string, over, under []float64) {
-	ratios := make([]float64, len(over))
+func report(b *testing.B, name string, upper, lower []float64) {
+	ratios := make([]float64, len(upper))
 	for i := range ratios {
-		ratios[i] = over[i] / under[i]
+		ratios[i] = upper[i] / lower[i]
 	}
 	b.ReportMetric(median(ratios), name)
 	b.ReportMetric(slices.Min(ratios), name+"-low")
