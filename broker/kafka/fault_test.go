@@ -373,13 +373,7 @@ func TestAnUnreachableClusterIsNamedWithTheCause(t *testing.T) {
 	free.Close()
 	b := connectionless(t, []string{address}, kafka.Config{Unanswered: await.Expiry(3 * time.Second)})
 	defer b.Close()
-	errs := b.Publish(patient(t), brokertest.Messages("orders", 2, 2))
-	for _, err := range append(errs, b.Ping(patient(t))) {
-		if !outbox.IsUnavailable(err) {
-			t.Errorf("not unavailable: %v", err)
-		}
-		contains(t, err, address, "connection refused")
-	}
+	brokertest.CheckOutage(t, b, brokertest.Messages("orders", 2, 2), address, "connection refused")
 }
 
 func TestATopicThatGoesAwayIsAnErrorUntilItIsBack(t *testing.T) {
@@ -541,12 +535,7 @@ func TestAServerThatRefusesCredentialsIsQuoted(t *testing.T) {
 	b := connectionless(t, c.ListenAddrs(),
 		kafka.Config{SASL: &kafka.SASL{Mechanism: "PLAIN", User: "relay", Password: "wr0ng-secret"}, Unanswered: 10 * time.Second})
 	defer b.Close()
-	for _, err := range append(b.Publish(patient(t), brokertest.Messages("orders", 3, 3)), b.Ping(patient(t))) {
-		if !outbox.IsUnavailable(err) {
-			t.Errorf("not unavailable: %v", err)
-		}
-		contains(t, err, "SASL_AUTHENTICATION_FAILED")
-	}
+	brokertest.CheckOutage(t, b, brokertest.Messages("orders", 3, 3), "SASL_AUTHENTICATION_FAILED")
 }
 
 func TestTLSIsUsedWhenConfigured(t *testing.T) {

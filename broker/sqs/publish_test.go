@@ -203,11 +203,7 @@ func TestAQueueThatIsDeletedIsLookedForAgain(t *testing.T) {
 func TestPingNamesAMissingQueue(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
-	err := a.broker(sqs.Config{Queue: "nowhere.fifo"}).Ping(patient(t))
-	if !outbox.IsUnavailable(err) {
-		t.Errorf("ping: %v", err)
-	}
-	contains(t, err, "nowhere.fifo", "doesn't exist")
+	brokertest.CheckPing(t, a.broker(sqs.Config{Queue: "nowhere.fifo"}), "nowhere.fifo", "doesn't exist")
 }
 
 func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T) {

@@ -137,7 +137,7 @@ func (r *Receiver) Freeze() error { return r.now.Freeze() }
 // Thaw resumes the process.
 func (r *Receiver) Thaw() error { return r.now.Thaw() }
 
-// Collected has the messages that a receiver within a test has accepted. The zero value is empty. Safe for concurrent use.
+// Collected has the messages that a receiver in a test accepted. The zero value is empty. Safe for concurrent use.
 type Collected struct {
 	mu  sync.Mutex
 	all []outbox.Message
