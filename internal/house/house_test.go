@@ -150,6 +150,42 @@ func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
 	}
 }
 
+// clients are the brokers' clients, and the rooms that may import them.
+var clients = map[string][]string{
+	"github.com/aws/":      {"broker/internal/amazon", "broker/sqs", "broker/sns"},
+	"cloud.google.com/":    {"broker/pubsub"},
+	"google.golang.org/":   {"broker/grpc", "broker/pubsub"},
+	"github.com/nats-io/":  {"broker/nats"},
+	"github.com/rabbitmq/": {"broker/rabbitmq"},
+	"github.com/redis/":    {"broker/redis"},
+	"github.com/twmb/":     {"broker/kafka", "broker/registry"},
+}
+
+// Go downloads the modules whose packages are imported, so a service that imports one adapter gets one client.
+func TestAnAdapterImportsTheClientOfItsBrokerAlone(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
+		if !strings.HasPrefix(folder, "broker/") || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, imp := range imports {
+			for client, rooms := range clients {
+				if !strings.HasPrefix(imp, client) {
+					continue
+				}
+				seen[client] = true
+				if !slices.ContainsFunc(rooms, func(room string) bool { return folder == room || strings.HasPrefix(folder, room+"/") }) {
+					t.Errorf("%s imports %s, which is for %q", path, imp, rooms)
+				}
+			}
+		}
+	})
+	if len(seen) != len(clients) {
+		t.Errorf("of the clients only %v are imported", seen)
+	}
+}
+
 // within reports whether permission for a folder covers target: rooms with a line of their own in
 // directions need to be named.
 func within(folder, target string) bool {
