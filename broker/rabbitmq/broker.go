@@ -9,16 +9,14 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/shared"
-	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/rabbitmq/amqp091-go"
 )
 
 // Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It connects
 // when first used, and again at the first use after a connection has broken.
 type Broker struct {
-	cfg                  Config
-	servers              []server
-	exchange, routingKey *template.Template
+	cfg     Config
+	servers []server
 
 	calls  sync.Pool // of *call
 	shared *shared.Link[*link]
@@ -35,13 +33,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{cfg: cfg, servers: list}
 	b.shared = shared.New(b.connect, b.prepare, errClosed, connectFault)
-	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
-	}
-	if b.routingKey, err = parseTemplate("routing key", cfg.RoutingKey); err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
-	}
-	b.calls.New = func() any { return newCall(newEncoder(b.exchange, b.routingKey, &b.cfg)) }
+	b.calls.New = func() any { return newCall(newEncoder(&b.cfg)) }
 	return b, nil
 }
 
@@ -85,7 +77,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(err)
 	}
 	name := ""
-	if b.exchange.Constant() {
+	if b.cfg.exchange.Constant() {
 		name = b.cfg.Exchange
 	}
 	err = l.probe(ctx, name)

@@ -31,8 +31,8 @@ type encoder struct {
 	scratch              format.Record // by records
 }
 
-func newEncoder(exchange, routingKey *template.Template, cfg *Config) *encoder {
-	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
+func newEncoder(cfg *Config) *encoder {
+	e := &encoder{exchange: cfg.exchange, routingKey: cfg.routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
 	e.rec.publishing.Headers = make(amqp091.Table, 8)
 	return e
 }

@@ -12,7 +12,7 @@ import (
 
 // prepare checks the exchange on a new link, and creates what the configuration asks for and is missing.
 func (b *Broker) prepare(ctx context.Context, l *link) error {
-	if b.exchange.Constant() && b.cfg.Exchange != "" {
+	if b.cfg.exchange.Constant() && b.cfg.Exchange != "" {
 		err := l.probe(ctx, b.cfg.Exchange)
 		if isCode(err, amqp091.NotFound) && b.cfg.CreateExchange != "" {
 			err = l.declare(ctx, func(ch *amqp091.Channel) error {
