@@ -26,6 +26,15 @@ func Key(s string) string {
 	return Text(s)
 }
 
+// Short returns s, or its first 100 bytes if it is longer, for texts of errors that quote it.
+func Short(s string) string {
+	const most = 100
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
 // Message returns a message's attributes for a log line: its id, topic and key, and its event type and trace if it has
 // them. They are copies, because a line may outlive the message's memory.
 func Message(m *outbox.Message) []any {

@@ -618,7 +618,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "the end of a call's time hides why the cluster refuses it",
-		file:  "broker/kafka/broker.go",
+		file:  "broker/kafka/cluster.go",
 		old:   "!(limited && time.Now().After(deadline))",
 		wrong: "deadline.IsZero() == !limited",
 		pkg:   "./broker/kafka", run: "TestRefusedCredentialsAreNamed",
