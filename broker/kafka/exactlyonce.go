@@ -265,13 +265,13 @@ func (e *ExactlyOnce) sift(ctx context.Context, p *part, held map[string]map[nam
 			continue
 		}
 		if held[entry.lane] == nil {
-			holds, err := e.session.Coupled.Held(ctx, entry.lane, heirsAtMost)
+			lists, err := e.session.Coupled.Held(ctx, []string{entry.lane}, heirsAtMost)
 			if err != nil {
 				return err
 			}
 			held[entry.lane] = map[name]bool{}
-			for i := range holds {
-				held[entry.lane][nameOf(&holds[i].Message)] = true
+			for i := range lists[0] {
+				held[entry.lane][nameOf(&lists[0][i].Message)] = true
 			}
 		}
 		if held[entry.lane][entry.name] {

@@ -44,7 +44,7 @@ func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlemen
 	return s.settle(ctx, settlement, func(x *settled) *outcomes { return x.outcomes(s.holds, false) })
 }
 
-func (s *advisorySession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *advisorySession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.reload(ctx, lane, limit, nil)
 }
 

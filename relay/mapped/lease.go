@@ -138,9 +138,9 @@ func entryID(entries []entry, ref uint64) string {
 	return entries[ref-entries[0].ref].id // ordinals follow one another
 }
 
-// Held claims the first due rows of a lane, up to the first that another relay has taken or another transaction has
+// held claims the first due rows of a lane, up to the first that another relay has taken or another transaction has
 // locked.
-func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+func (s *leaseSession) held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
 	if err := s.storeLater(ctx); err != nil {
 		return nil, err
 	}

@@ -249,7 +249,7 @@ func (s *logSession) Due(_ context.Context, q relay.DueQuery) ([]relay.HeldLane,
 	return s.holds.due(time.Now(), &q), s.failure()
 }
 
-func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *logSession) held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.holds.messages(lane, limit), s.failure()
 }
 

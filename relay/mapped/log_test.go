@@ -236,9 +236,9 @@ func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 			t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
 		}
 	}
-	held, err := s.Held(t.Context(), "a", 10)
-	if err != nil || len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
-		t.Fatalf("held %+v, %v", held, err)
+	held := testdb.Held(t, s, "a", 10)
+	if len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
+		t.Fatalf("held %+v", held)
 	}
 	if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -105,10 +106,7 @@ func TestALockedRowThatIsTriedAgainKeepsItsPlace(t *testing.T) {
 				t.Fatal(err)
 			}
 			held := func() (all []string) {
-				list, err := s.Held(t.Context(), "k", 10)
-				if err != nil {
-					t.Fatal(err)
-				}
+				list := testdb.Held(t, s, "k", 10)
 				for i := range list {
 					if list[i].Payload != nil {
 						all = append(all, string(list[i].Payload))

@@ -574,7 +574,7 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (s *offsetSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *offsetSession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.reload(ctx, lane, limit, s.forget)
 }
 

@@ -22,6 +22,9 @@ type strategy interface {
 	// take reads the next messages, about limit; none if there are none at present.
 	take(ctx context.Context, limit int) ([]relay.Delivery, error)
 
+	// held reads the first holds of a lane: see relay.Session.Held.
+	held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error)
+
 	// do runs f on a connection that is otherwise idle. It may skip f when no connection is idle.
 	do(ctx context.Context, f func(*pgx.Conn) error) error
 
@@ -114,6 +117,18 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	b := reuse.Cut(&s.rest, limit, &page.users, func() { page.recycle(&s.free) })
 	b.Full = s.full
 	return b, nil
+}
+
+// Held reads one lane after the other.
+func (s *session) Held(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
+	for _, lane := range lanes {
+		list, err := s.strategy.held(ctx, lane, limit)
+		if err != nil {
+			return nil, err
+		}
+		lists = append(lists, list)
+	}
+	return lists, nil
 }
 
 // Lanes lists the lanes with messages that wait in this relay. Rows that another relay has taken since are noticed when

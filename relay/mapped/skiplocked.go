@@ -372,9 +372,9 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 	return nil
 }
 
-// Held locks the first rows of a lane in a transaction of their own, up to the first that another transaction has
+// held locks the first rows of a lane in a transaction of their own, up to the first that another transaction has
 // locked.
-func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *skipLockedSession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	if err := s.unload(ctx, lane); err != nil {
 		return nil, err
 	}

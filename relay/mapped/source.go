@@ -33,10 +33,7 @@ type Source struct {
 	unsent   *wal.Unsent // why the slot can't be read any more; sessions set it, one after the other
 }
 
-var (
-	_ relay.Reporting = (*Source)(nil)
-	_ relay.Noting    = (*Source)(nil)
-)
+var _ relay.Source = (*Source)(nil)
 
 // Open returns a source that reads the table of m by a strategy, such as mapping.SkipLocked. It reports all faults of m
 // and cfg together, and doesn't connect yet.
@@ -92,10 +89,14 @@ func (s *Source) cursor() states.Cursor {
 		Settings: states.Settings(s.cfg.Settings)}
 }
 
-// NotesFailures reports whether the table has a column that records every failure.
-func (s *Source) NotesFailures() bool {
+// Traits depend on the mapping: whether the table has a column that records every failure, and one for partitions.
+func (s *Source) Traits() (t relay.Traits) {
 	f, d := &s.mapping.Failure, &s.mapping.Done
-	return d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
+	if d.Partition != "" {
+		t.Receipt = s.receipts.accepted
+	}
+	t.ShowsFailures = d.How != "" && (f.Attempts != "" || f.Error != "" || f.LastAttempt != "" || f.NextAttempt != "" || d.AckAt != "")
+	return t
 }
 
 // Acquire waits until the session may begin: for the table's lock (mapping.Advisory), for the offsets of the group

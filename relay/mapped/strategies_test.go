@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -403,9 +404,9 @@ func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
 			if err != nil || len(b.Deliveries) > 0 || b.Full == nil || !strings.Contains(b.Full.Error(), "MaxHolds") {
 				t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
 			}
-			held, err := s.Held(t.Context(), "a", 10)
-			if err != nil || len(held) != 1 {
-				t.Fatalf("held %+v, %v", held, err)
+			held := testdb.Held(t, s, "a", 10)
+			if len(held) != 1 {
+				t.Fatalf("held %+v", held)
 			}
 			if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
 				t.Fatal(err)

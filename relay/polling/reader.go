@@ -492,3 +492,21 @@ func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chun
 	}
 	return found, nil
 }
+
+// cut says how a backlog is cut into chunks.
+type cut struct {
+	chunk  int64 // messages
+	atOnce int   // chunks that a statement measures
+}
+
+// A page looks at all index entries of its chunks, so a chunk is smaller than a page. Smaller chunks cost more memory,
+// 32 bytes each, and more time when the backlog is measured. A statement measures so many chunks that it takes a tenth
+// of a second, and a few seconds where most rows are of other shard groups.
+var usualCut = cut{chunk: 2000, atOnce: 250}
+
+// chunk is a range of the index: its transactions have no messages outside these ids. A transaction larger than a chunk
+// is a chunk of its own; the index finds ids within it.
+type chunk struct {
+	xids cursors.Range
+	ids  idRange
+}

@@ -238,8 +238,8 @@ func (s *regroupSession) Due(ctx context.Context, q relay.DueQuery) (lanes []rel
 	return lanes, err
 }
 
-func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.groups[0].Held(ctx, lane, limit)
+func (s *regroupSession) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	return s.groups[0].Held(ctx, lanes, limit)
 }
 
 // Controls are those of one group: the groups are delivered one after the other.

@@ -60,6 +60,8 @@ type snapshotSession struct {
 	alarm      *alarm
 }
 
+var _ relay.Coupled = (*snapshotSession)(nil)
+
 // cursor is the position of a session. Everything that prev sees is settled. A window holds what its snapshot sees and
 // the previous one doesn't.
 type cursor struct {
@@ -580,15 +582,7 @@ func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []re
 	return lanes, err
 }
 
-func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	lists, err := s.HeldTogether(ctx, []string{lane}, limit)
-	if err != nil {
-		return nil, err
-	}
-	return lists[0], nil
-}
-
-func (s *snapshotSession) HeldTogether(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
+func (s *snapshotSession) Held(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
 	err = s.lease.Query(func(conn *pgx.Conn) error {
 		lists, err = holds.Held(ctx, conn, s.source.destination, lanes, limit)
 		return err

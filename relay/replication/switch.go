@@ -128,16 +128,6 @@ func (s *session) enterLog(ctx context.Context) error {
 	return nil
 }
 
-// leaving is the state of a switch from the log to the table.
-type leaving struct {
-	since    time.Time
-	snapshot *cursors.Snapshot // N
-	until    wal.LSN           // what N sees commits before this
-	passed   bool              // the log was read up to until
-	unsent   []uint64          // U
-	emitted  int               // messages without a row that are not delivered
-}
-
 // wantsToLeave reports whether the operator wants the table to be read.
 func (s *session) wantsToLeave() bool {
 	s.mu.Lock()
@@ -321,14 +311,4 @@ func (s *session) endStream() {
 	w.Goodbye()
 	s.catching = false
 	clear(s.layouts)
-}
-
-// abandonSlot drops a slot that is no longer read, so that it doesn't retain the log.
-func (s *session) abandonSlot(ctx context.Context) error {
-	conn, err := s.source.server().Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer dial.HangUp(conn)
-	return s.dropSlot(ctx, conn)
 }

@@ -19,11 +19,6 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// partitioned is a source that wants to know in which partitions the broker puts messages.
-type partitioned interface {
-	Broker(relay.Broker) relay.Broker
-}
-
 // accountable is a source that knows what it holds, where the table need not show it.
 type accountable interface {
 	Account() mapping.Account

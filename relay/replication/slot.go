@@ -15,16 +15,6 @@ import (
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
 
-// boundary is a point in both the table and the log: snapshot sees exactly what commits before lsn. A slot begins at
-// one.
-type boundary struct {
-	lsn      wal.LSN
-	snapshot string
-
-	version string // of the publication
-	err     error
-}
-
 // newSlot creates the destination's slot anew and returns where it begins. It waits for transactions that are open now,
 // because decoding begins at a point from which it has seen complete transactions.
 func (s *session) newSlot(ctx context.Context) (b boundary, err error) {
@@ -151,3 +141,31 @@ func (s *session) tryDropSlot(ctx context.Context, conn *pgx.Conn) (done bool, e
 	}
 	return false, fmt.Errorf("drop the replication slot: %w", err)
 }
+
+// abandonSlot drops a slot that is no longer read, so that it doesn't retain the log.
+func (s *session) abandonSlot(ctx context.Context) error {
+	conn, err := s.source.server().Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer dial.HangUp(conn)
+	return s.dropSlot(ctx, conn)
+}
+
+// distrust removes the position, and reports whether this session has the lease.
+func (s *session) distrust(ctx context.Context, conn *pgx.Conn, reason string) (owned bool, err error) {
+	tag, err := conn.Exec(ctx, distrustSQL, s.source.destination, s.table.Epoch(), s.ttl().Microseconds(),
+		s.source.cfg.Slot, s.source.cfg.Publication, reason)
+	return tag.RowsAffected() == 1, err
+}
+
+// distrustSQL removes the position.
+const distrustSQL = `
+WITH owned AS (
+	UPDATE outbox.cursors SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+	WHERE destination = $1 AND shard_group = 0 AND epoch = $2 RETURNING destination
+)
+UPDATE outbox.slots s SET position = NULL, partial_lsn = NULL, partial_count = 0, fallback = NULL, slot = $4, publication = $5,
+	fallback_lsn = NULL, lost_at = CASE WHEN $6 = '' THEN s.lost_at ELSE clock_timestamp() END,
+	lost_reason = CASE WHEN $6 = '' THEN s.lost_reason ELSE $6 END, updated_at = clock_timestamp()
+FROM owned WHERE s.destination = owned.destination`
