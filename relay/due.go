@@ -22,8 +22,8 @@ func (c *core) onLanes(now time.Time, list []string, next string) {
 	}
 }
 
-// forgetStale forgets all lanes and lists them again if there are too many: the holds of some may have been discarded by
-// operators. Everything that was read must be settled before, because no lane is known until the list is complete.
+// forgetStale forgets all lanes and lists them again if there are too many: the holds of some may have been discarded
+// by operators. Everything that was read must be settled before, because no lane is known until the list is complete.
 func (c *core) forgetStale(now time.Time) {
 	if !c.crowded() || len(c.pages) > 0 || c.reading || now.Before(c.rewalkAt) {
 		return

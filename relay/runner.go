@@ -231,8 +231,8 @@ func (l *loop) reportWait(err error) {
 	}
 }
 
-// abandonLease ends the session and doesn't give the lease back: it isn't renewed any more. What hangs may still be published,
-// as by a relay that has lost its lease.
+// abandonLease ends the session and doesn't give the lease back: it isn't renewed any more. What hangs may still be
+// published, as by a relay that has lost its lease.
 func (l *loop) abandonLease() {
 	l.abandoned = make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -125,8 +125,8 @@ func (c *core) awaitGate(now time.Time, it *item, o *gate) {
 }
 
 // endIdleOutages ends the outages for which nothing waits, such as after an operator has discarded it: no probe would
-// end them. list is what the database has found for q, without what is paused, which may wait for an outage. What is due
-// later than any pause of an outage waits for its own time.
+// end them. list is what the database has found for q, without what is paused, which may wait for an outage. What is
+// due later than any pause of an outage waits for its own time.
 func (c *core) endIdleOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	if len(q.Probes) == 0 {
 		return

@@ -412,7 +412,7 @@ var mutants = []mutant{
 	{
 		name:  "what the publication left out comes too late",
 		file:  "relay/replication/stream.go",
-		old:   "	if s.told {\n",
+		old:   "	if s.described {\n",
 		wrong: "	if false {\n",
 		pkg:   "./relay/replication", run: "ThatThePublicationDidNotSend/18/no_inserts/running",
 	},
@@ -577,7 +577,7 @@ var mutants = []mutant{
 	{
 		name:  "writers notify a session for messages of others",
 		file:  "relay/polling/rest.go",
-		old:   "		if r.vain++; r.vain < maxVain {\n",
+		old:   "		if r.inVain++; r.inVain < maxVain {\n",
 		wrong: "		if true {\n",
 		pkg:   "./relay/polling", run: "TestWritersNotifyOnly",
 	},

@@ -70,7 +70,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err := s.prepare(preparing, conn); err != nil {
 		return nil, err
 	}
-	if err := s.letGo(preparing, conn); err != nil {
+	if err := s.boundIdleTransactions(preparing, conn); err != nil {
 		return nil, err
 	}
 	// Once the lease is taken, no round trip is left for this.

@@ -53,7 +53,7 @@ func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, af
 			}
 			for _, s := range spans {
 				switch {
-				case s.count < r.cut.chunk:
+				case s.count < r.chunking.chunk:
 					if s.count > 0 {
 						b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: within.Hi}, s.ids})
 					}

@@ -113,7 +113,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		return false, fmt.Errorf("take a snapshot: %w", err)
 	}
 	for group, sub := range s.groups {
-		sub.reader, sub.pool, sub.until = s.reader.of(group, old), s.reader.pool, &s.end
+		sub.reader, sub.pool, sub.drainTo = s.reader.forGroup(group, old), s.reader.pool, &s.end
 	}
 	return true, nil
 }

@@ -79,6 +79,6 @@ func (s *Snapshot) released() {
 	s.active.Store(false)
 }
 
-// As sets the owner of a source without a Registration, so that a later source of the same owner takes its lease back
-// at once. The caller must ensure that no other source uses the name at the same time.
-func (s *Snapshot) As(owner string) { s.owner = owner }
+// SetOwner sets the owner of a source without a Registration, so that a later source of the same owner takes its lease
+// back at once. The caller must ensure that no other source uses the name at the same time.
+func (s *Snapshot) SetOwner(owner string) { s.owner = owner }

@@ -16,10 +16,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// letGo makes the server end a transaction of this connection that is idle for as long as the lease lasts. If a relay
-// froze, or was cut off, in the middle of a transaction, it would keep the cursor's row locked, and other relays from
-// taking over, long after its lease has expired.
-func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
+// boundIdleTransactions makes the server end a transaction of this connection that is idle for as long as the lease
+// lasts. If a relay froze, or was cut off, in the middle of a transaction, it would keep the cursor's row locked, and
+// other relays from taking over, long after its lease has expired.
+func (s *Snapshot) boundIdleTransactions(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "SELECT set_config('idle_in_transaction_session_timeout', $1, false)",
 		strconv.FormatInt(max(s.cfg.Lease.Milliseconds(), 1), 10))
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Snapshot) letGo(ctx context.Context, conn *pgx.Conn) error {
 // connect opens a connection whose notifications are counted.
 func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
 	cfg := base.Copy()
-	hear(cfg)
+	countNotifications(cfg)
 	return lease.Connect(ctx, cfg, name)
 }
 

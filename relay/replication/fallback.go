@@ -37,8 +37,8 @@ func (f *fallback) note(snapshot string, lsn wal.LSN) {
 	f.next = append(f.next, boundary{lsn: lsn, snapshot: snapshot})
 }
 
-// at moves the cursor as far as everything is settled, and returns it; prev is where it was.
-func (f *fallback) at(position wal.LSN, prev string) string {
+// advance moves the cursor as far as everything is settled, and returns it; prev is where it was.
+func (f *fallback) advance(position wal.LSN, prev string) string {
 	for len(f.next) > 0 && f.next[0].lsn <= position {
 		prev, f.covers = f.next[0].snapshot, f.next[0].lsn
 		f.next = f.next[1:]

@@ -37,7 +37,7 @@ func (s *session) keep() {
 			if watch {
 				watched = time.Now()
 			}
-			if err := s.tend(watch); err != nil && s.table.Failure() == nil && s.ctx.Err() == nil {
+			if err := s.work(watch); err != nil && s.table.Failure() == nil && s.ctx.Err() == nil {
 				s.log().Debug("looking after the slot failed", "error", err)
 			}
 		}
@@ -51,7 +51,7 @@ func (s *session) reading() *wal.Stream {
 	return s.wal
 }
 
-func (s *session) tend(watch bool) error {
+func (s *session) work(watch bool) error {
 	s.mu.Lock()
 	w := s.wal
 	var due, silent bool

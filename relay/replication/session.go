@@ -58,11 +58,11 @@ func newSession(source *Source, table *polling.Table) *session {
 
 // reader is the part of a session that only Next uses.
 type reader struct {
-	row     *row
-	order   []int              // of the fields of emitted messages
-	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
-	limit   int                // of the batch being read
-	told    bool               // the server has described outbox.messages since the publication was looked at
+	row       *row
+	order     []int              // of the fields of emitted messages
+	layouts   map[uint32]*layout // of outbox.messages, by relation; nil for another table's
+	limit     int                // of the batch being read
+	described bool               // the server has described outbox.messages since the publication was looked at
 
 	// The rows of transactions that seen sees were delivered from the table. No such transaction commits after
 	// seenUntil.
@@ -73,9 +73,9 @@ type reader struct {
 	leave    *leaving // the log is being left for the table
 	catching bool     // the same, to catch up
 
-	making     bool      // a boundary is being prepared
+	preparing  bool      // prepare runs
 	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
-	makeAgain  time.Time
+	retryAt    time.Time
 	page       *messages.Collector
 	complained bool // about a message outside any transaction
 }

@@ -53,14 +53,14 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		}
 		at := s.progress.Mark
 		prev, _ := s.table.Prev()
-		prev = s.fallback.at(at.Position, prev)
+		prev = s.fallback.advance(at.Position, prev)
 		s.mu.Unlock()
 
 		next, err := s.move(ctx, conn, prev, delivered, at, settlement)
 		if err != nil || next == nil {
 			return false, err
 		}
-		if err := s.table.Stand(prev); err != nil {
+		if err := s.table.MoveTo(prev); err != nil {
 			return false, err
 		}
 		seen, err := cursors.Parse(next.snapshot)

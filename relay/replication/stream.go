@@ -44,11 +44,11 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	}
 	// The server describes the table again before the first row that it sends after a change of the publication or of
 	// the table. Rows before this one may not have been sent, and they have to come first.
-	if s.told {
+	if s.described {
 		if err := s.readMode(true); err != nil {
 			return relay.Batch{}, err
 		}
-		s.told = false
+		s.described = false
 	}
 	if err := s.awaitStandbys(ctx); err != nil {
 		return relay.Batch{}, err

@@ -38,7 +38,7 @@ func (s *session) relation(r *wal.Relation) error {
 		s.layouts[r.ID] = nil // another table, in a publication that isn't only ours
 		return nil
 	}
-	s.told = true
+	s.described = true
 	l, err := newLayout(r, &s.row.columns)
 	s.layouts[r.ID] = l
 	return err
