@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -24,7 +25,7 @@ func (a *app) archiveCommand() *cobra.Command {
 		Use:   "archive",
 		Short: "Read the archive that a destination writes, without a database",
 		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return usage("name a command: ls, show or verify") },
+		RunE:  func(*cobra.Command, []string) error { return exit.Usagef("name a command: ls, show or verify") },
 	}
 	cmd.AddCommand(a.archiveList(), a.archiveShow(), a.archiveVerify())
 	return cmd
@@ -79,7 +80,7 @@ func timeFlag(flag, text string, into *time.Time) (err error) {
 		return nil
 	}
 	if *into, err = verbs.ParseTime(text); err != nil {
-		return usage("--%s is %q: want %s", flag, text, verbs.TimeForm)
+		return exit.Usagef("--%s is %q: want %s", flag, text, verbs.TimeForm)
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 		if id != "" {
 			parsed, err := outbox.ParseID(id)
 			if err != nil {
-				return usage("--id: %w", err)
+				return exit.Usagef("--id: %w", err)
 			}
 			want.MessageIDs = []outbox.ID{parsed}
 		}
@@ -215,7 +216,7 @@ Exit code 1: a file is damaged.`,
 					printed.Number(found.Repeats), printed.Number(found.Late))
 			}
 			if err == nil && len(found.Faults) > 0 {
-				err = coded{fmt.Errorf("the archive has %d faults", len(found.Faults)), exitError}
+				err = fmt.Errorf("the archive has %d faults", len(found.Faults))
 			}
 			return err
 		},

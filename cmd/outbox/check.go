@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -12,15 +11,13 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 const (
 	asPlugin     format = "nagios"
 	asPrometheus format = "prometheus"
 )
-
-// errSaid ends the program with an exit code and without another word.
-var errSaid = errors.New("")
 
 // checkedNamed is the check of one of several databases.
 type checkedNamed struct {
@@ -67,7 +64,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 	})
 	unknown := func(err error) error {
 		fmt.Fprintln(a.stdout, clean(health.Checked{Result: health.ResultUnknown, Text: a.redact(err.Error())}.Plugin()))
-		return coded{errSaid, int(health.ResultUnknown)}
+		return exit.With(int(health.ResultUnknown), exit.ErrPrinted)
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unknown(err) })
 	accepts, run := cmd.Args, cmd.RunE
@@ -81,7 +78,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 		case err != nil:
 			return unknown(err)
 		case result != health.ResultOK:
-			return coded{errSaid, int(result)}
+			return exit.With(int(result), exit.ErrPrinted)
 		}
 		return nil
 	}

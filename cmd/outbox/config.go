@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -32,13 +33,13 @@ func (a *app) configPath() (path string, named bool) {
 	return defaultConfigFile, false
 }
 
-// load reads the configuration. Faults are all in the error, which exits with exitConfig.
+// load reads the configuration. Faults are all in the error, which ends the program with exit.Config.
 func (a *app) load(in load.Input, sets []string) (*load.Loaded, error) {
 	in.Environ, in.Overrides = os.Environ(), map[string]string{}
 	for _, set := range sets {
 		path, value, ok := strings.Cut(set, "=")
 		if !ok {
-			return nil, usage("--set %q: want PATH=VALUE, such as destinations.0.delivery.batch=1000", set)
+			return nil, exit.Usagef("--set %q: want PATH=VALUE, such as destinations.0.delivery.batch=1000", set)
 		}
 		in.Overrides[path] = value
 	}
@@ -57,7 +58,7 @@ func (a *app) load(in load.Input, sets []string) (*load.Loaded, error) {
 				"one with --config or OUTBOX_CONFIG\n%w",
 				defaultConfigFile, err)
 		}
-		return nil, coded{err, exitConfig}
+		return nil, exit.With(exit.Config, err)
 	}
 	for _, w := range loaded.Warnings {
 		fmt.Fprintln(a.stderr, "outbox: warning:", a.redact(w))
@@ -92,7 +93,7 @@ func (a *app) configuredDatabases() ([]address, error) {
 		list = append(list, at)
 	}
 	if a.databaseName != "" {
-		return nil, usage("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names(list), ", "))
+		return nil, exit.Usagef("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names(list), ", "))
 	}
 	return list, nil
 }

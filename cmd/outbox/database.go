@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -35,7 +36,7 @@ func (a *app) database() (address, error) {
 	}
 	if len(all) > 1 {
 		path, _ := a.configPath()
-		return address{}, usage("%s has several databases: name one with --database: %s", path, strings.Join(names(all), ", "))
+		return address{}, exit.Usagef("%s has several databases: name one with --database: %s", path, strings.Join(names(all), ", "))
 	}
 	return all[0], nil
 }
@@ -51,7 +52,7 @@ func names(all []address) (list []string) {
 func (a *app) addresses() ([]address, error) {
 	if a.databaseName != "" {
 		if a.databaseURL != "" {
-			return nil, usage("--database and --database-url exclude each other")
+			return nil, exit.Usagef("--database and --database-url exclude each other")
 		}
 		return a.configuredDatabases()
 	}
@@ -66,7 +67,7 @@ func (a *app) addresses() ([]address, error) {
 		if strings.HasSuffix(name, "_FILE") {
 			text, err := os.ReadFile(value)
 			if err != nil {
-				return nil, coded{fmt.Errorf("%s: %w", name, err), exitConfig}
+				return nil, exit.With(exit.Config, fmt.Errorf("%s: %w", name, err))
 			}
 			value = strings.TrimRight(string(text), "\r\n")
 		}
@@ -81,7 +82,7 @@ func (a *app) addresses() ([]address, error) {
 }
 
 func errNoDatabase() error {
-	return usage("no database is named: set OUTBOX_DATABASE_URL or DATABASE_URL to a URL such as postgres://user@localhost/orders, " +
+	return exit.Usagef("no database is named: set OUTBOX_DATABASE_URL or DATABASE_URL to a URL such as postgres://user@localhost/orders, " +
 		"give --database-url, or write database.url to outbox.yaml")
 }
 
@@ -89,11 +90,11 @@ func errNoDatabase() error {
 func (a *app) parse(at address) (*pgx.ConnConfig, error) {
 	a.secrets.add(at.url)
 	if complaint := connect.Complaint(at.url); complaint != "" {
-		return nil, coded{fmt.Errorf("%s can't be used as the address of a database: %s", at.origin, complaint), exitConfig}
+		return nil, exit.With(exit.Config, fmt.Errorf("%s can't be used as the address of a database: %s", at.origin, complaint))
 	}
 	cfg, err := pgx.ParseConfig(at.url)
 	if err != nil {
-		return nil, coded{fmt.Errorf("%s can't be used as the address of a database", at.origin), exitConfig}
+		return nil, exit.With(exit.Config, fmt.Errorf("%s can't be used as the address of a database", at.origin))
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 // place is a database where a verb that only looks is run, be it the only one or one of several.
@@ -120,9 +121,9 @@ func unasked(answers []answer) error {
 	case len(names) == 0:
 		return nil
 	case len(answers) == 1:
-		return coded{errSaid, exitError} // the verdict names the cause
+		return exit.ErrPrinted // the verdict names the cause
 	}
-	return coded{fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(answers), strings.Join(names, ", ")), exitError}
+	return fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(answers), strings.Join(names, ", "))
 }
 
 // unreachable reports whether it is the database that can't be reached, and not a server's API.

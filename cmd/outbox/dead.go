@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -20,7 +21,7 @@ func listLetters() view {
 	v := shows(writeLetters, "list")
 	v.prepare = func(_ *app, params any, out format) error {
 		if params.(*verbs.DeadList).Payload && out == asTable {
-			return usage("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
+			return exit.Usagef("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
 		}
 		return nil
 	}
@@ -144,7 +145,7 @@ func editLetter() view {
 		}
 		content, err := readInput(a, file)
 		if err != nil {
-			return usage("--payload: %w", err)
+			return exit.Usagef("--payload: %w", err)
 		}
 		p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
 		return nil

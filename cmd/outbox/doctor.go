@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -39,7 +40,7 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case table != "" && a.serverURL != "":
-			return usage("outbox doctor --table works on this machine and its database alone: leave out --server")
+			return exit.Usagef("outbox doctor --table works on this machine and its database alone: leave out --server")
 		case table != "":
 			return lookAtTable(cmd, args)
 		}
@@ -98,7 +99,7 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool)
 		return err
 	}
 	if strict && faults > 0 {
-		return coded{fmt.Errorf("%d faults", faults), exitError}
+		return fmt.Errorf("%d faults", faults)
 	}
 	return unasked(answers)
 }

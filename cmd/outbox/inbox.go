@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
@@ -41,7 +42,7 @@ func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cob
 	_ = cmd.Flags().MarkHidden("destination")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("destination") {
-			return usage("--destination is given, and the consumer says it already")
+			return exit.Usagef("--destination is given, and the consumer says it already")
 		}
 		if err := cmd.Flags().Set("destination", schema.InboxPrefix+args[0]); err != nil {
 			return err
@@ -65,7 +66,7 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 0 || cmd.Flags().Changed("every") && every < time.Second {
-				return usage("--every must be at least 1s")
+				return exit.Usagef("--every must be at least 1s")
 			}
 			for {
 				err := a.retain(cmd.Context(), out)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -57,7 +58,7 @@ func replayed() view {
 		case len(dirs) == 0:
 			return nil
 		case a.server() != "":
-			return usage("--archive is read on this machine: leave out --server")
+			return exit.Usagef("--archive is read on this machine: leave out --server")
 		}
 		from, err = fromArchive(dirs)
 		p.Archived = from

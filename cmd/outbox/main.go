@@ -15,20 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/schema"
-)
-
-// Exit codes, a contract for scripts.
-const (
-	exitOK       = 0
-	exitError    = 1
-	exitUsage    = 2
-	exitConfig   = 3
-	exitNotFound = 4
-	exitNothing  = 5
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 func main() {
@@ -75,17 +63,17 @@ func (a *app) main(args []string) int {
 	}()
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
-	if errors.Is(err, errSaid) {
-		return exitCode(err)
+	if errors.Is(err, exit.ErrPrinted) {
+		return exit.Code(err)
 	}
 	if !a.started {
-		err = usage("%w", err)
+		err = exit.Usagef("%w", err)
 	}
 	text := a.redact(err.Error())
-	code := exitCode(err)
-	if code == exitUsage {
+	code := exit.Code(err)
+	if code == exit.Usage {
 		text += "\nrun the command with --help to see how it is used"
 	}
 	fmt.Fprintln(a.stderr, "outbox: "+text)
@@ -116,7 +104,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.started = true
 			if a.serverURL != "" && cmd.Annotations[isVerb] == "" {
-				return usage("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
+				return exit.Usagef("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -273,25 +261,4 @@ func (a *app) colours(w any) bool {
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// coded is an error with an exit code.
-type coded struct {
-	error
-	code int
-}
-
-func (c coded) Unwrap() error { return c.error }
-
-func usage(format string, args ...any) error { return coded{fmt.Errorf(format, args...), exitUsage} }
-
-func exitCode(err error) int {
-	var c coded
-	switch {
-	case errors.As(err, &c):
-		return c.code
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, mapping.ErrNotFound), errors.Is(err, schema.ErrNoTable):
-		return exitNotFound
-	}
-	return exitError
 }

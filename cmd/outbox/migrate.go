@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -134,7 +135,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			text, err := schema.SQL(from, to)
 			if err != nil {
-				return usage("%w", err)
+				return exit.Usagef("%w", err)
 			}
 			_, err = fmt.Fprint(a.stdout, text)
 			return err
@@ -159,7 +160,7 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if writer+relay+viewer+consumer+emitter == "" {
-				return usage("no role is named: give --writer, --relay, --viewer, --consumer or --emitter")
+				return exit.Usagef("no role is named: give --writer, --relay, --viewer, --consumer or --emitter")
 			}
 			text := schema.Grants(writer, relay, viewer)
 			if consumer != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
@@ -36,15 +37,15 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if table == "" || step != 0 && undo != 0 {
-				return usage("give --table, and one of --step and --undo or neither")
+				return exit.Usagef("give --table, and one of --step and --undo or neither")
 			}
 			if !slices.Contains([]int{0, 1, 2, 5}, step) || !slices.Contains([]int{0, 1, 5}, undo) {
-				return usage("steps 1, 2 and 5 are run in the database, and 1 and 5 can be taken back there; the others are yours")
+				return exit.Usagef("steps 1, 2 and 5 are run in the database, and 1 and 5 can be taken back there; the others are yours")
 			}
 			if undo == 5 {
 				name, err := mapping.ParseTableName(table)
 				if err != nil {
-					return usage("%w", err)
+					return exit.Usagef("%w", err)
 				}
 				return a.apply(cmd.Context(), lockTimeout+rename(moved(name), name))
 			}

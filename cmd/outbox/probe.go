@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 func (a *app) probeCommand() *cobra.Command {
@@ -62,7 +63,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
 // probe returns what the relay says at a path. The answer of one that is not well is the error.
 func probe(ctx context.Context, h config.HTTP, path string) (string, error) {
 	if h.Listen == "" {
-		return "", coded{errors.New("http.listen is empty, so the relay can't be asked"), exitConfig}
+		return "", exit.With(exit.Config, errors.New("http.listen is empty, so the relay can't be asked"))
 	}
 	host, port, err := net.SplitHostPort(h.Listen)
 	if err != nil {

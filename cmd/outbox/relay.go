@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 func (a *app) relayCommand() *cobra.Command {
@@ -122,7 +123,7 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 		Several: cfg.Several(), Stdout: a.stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
 	})
 	if err != nil {
-		return nil, coded{err, exitConfig}
+		return nil, exit.With(exit.Config, err)
 	}
 	return d, nil
 }

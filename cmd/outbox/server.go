@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 // server is the API to use in place of a database, "" for none. An address of a database that is given goes before the
@@ -32,14 +33,14 @@ type remote struct {
 // remote reads who logs in where. Its errors repeat no secret.
 func (a *app) remote(server string) (seat, error) {
 	if a.databaseURL != "" {
-		return nil, usage("--server and --database-url exclude each other")
+		return nil, exit.Usagef("--server and --database-url exclude each other")
 	}
 	base, err := url.Parse(server)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, usage("--server must be a URL such as https://relay.example.com:9187")
+		return nil, exit.Usagef("--server must be a URL such as https://relay.example.com:9187")
 	}
 	if base.User != nil {
-		return nil, usage("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
+		return nil, exit.Usagef("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
 			"OUTBOX_SERVER_PASSWORD, or --server-token-file")
 	}
 	if a.databaseName != "" {
@@ -57,7 +58,7 @@ func (a *app) remote(server string) (seat, error) {
 	case file != "":
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, coded{fmt.Errorf("--server-token-file: %w", err), exitConfig}
+			return nil, exit.With(exit.Config, fmt.Errorf("--server-token-file: %w", err))
 		}
 		token := strings.TrimSpace(string(text))
 		a.secrets.add(token)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -23,7 +24,7 @@ func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 	cmd := a.verb(v, view{write: func(*app, any, any) error { return nil }})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if interval < 100*time.Millisecond {
-			return usage("--interval is %v, it must be at least 100ms", interval)
+			return exit.Usagef("--interval is %v, it must be at least 100ms", interval)
 		}
 		return a.status(cmd.Context(), v, format(cmd.Flag("output").Value.String()), watch, strict, interval)
 	}
@@ -99,9 +100,9 @@ func judged(reports []named, answers []answer, strict bool) error {
 	worst := worstFirst(reports)[0]
 	switch {
 	case strict && !worst.Verdict.State.OK() && worst.Name != "":
-		return coded{fmt.Errorf("%s: %s", worst.Name, worst.Verdict), exitError}
+		return fmt.Errorf("%s: %s", worst.Name, worst.Verdict)
 	case strict && !worst.Verdict.State.OK():
-		return coded{errors.New(worst.Verdict.String()), exitError}
+		return errors.New(worst.Verdict.String())
 	}
 	return unasked(answers)
 }

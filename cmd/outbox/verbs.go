@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
 // view shows a verb of the table to a person. A verb without one prints JSON.
@@ -157,9 +158,9 @@ func asUsage(v verbs.Verb, err error) error {
 		return err
 	}
 	if i := slices.IndexFunc(v.Params, func(p verbs.Param) bool { return p.Name == fault.Field }); i < 0 || !v.Params[i].Flag {
-		return usage("%w", err)
+		return exit.Usagef("%w", err)
 	}
-	return usage("--%s %s", flagName(fault.Field), fault.Text)
+	return exit.Usagef("--%s %s", flagName(fault.Field), fault.Text)
 }
 
 func lastWord(name string) string { return name[strings.LastIndexByte(name, ' ')+1:] }
@@ -171,7 +172,7 @@ func arguments(v verbs.Verb, params any, args []string) error {
 	for _, p := range v.Params {
 		for p.Arg != "" && len(args) > 0 {
 			if before := p.Texts(params); p.Flag && len(before) > 0 && before[0] != args[0] {
-				return usage("two destinations are named, %s and %s: give one", before[0], args[0])
+				return exit.Usagef("two destinations are named, %s and %s: give one", before[0], args[0])
 			}
 			if err := p.Set(params, args[0]); err != nil {
 				return err
@@ -220,7 +221,7 @@ func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c co
 		}
 	}
 	if c.actor != "" && a.server() != "" {
-		return usage("--actor is given, and the audit of a server has your login")
+		return exit.Usagef("--actor is given, and the audit of a server has your login")
 	}
 	at, err := a.seat(ctx)
 	if err != nil {
@@ -357,7 +358,7 @@ func (a *app) confirm(c confirmation, question string) error {
 		return nil
 	}
 	if !isTerminal(a.stdin) {
-		return usage("this is not a terminal, so you can't be asked: add --yes")
+		return exit.Usagef("this is not a terminal, so you can't be asked: add --yes")
 	}
 	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
 	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
@@ -365,5 +366,5 @@ func (a *app) confirm(c confirmation, question string) error {
 	case "y", "yes":
 		return nil
 	}
-	return coded{errors.New("not confirmed: nothing was changed"), exitError}
+	return errors.New("not confirmed: nothing was changed")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/admin/verify"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -38,10 +39,10 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Consumer == "" && cfg.Applied == "" {
-				return usage("give --consumer, or --applied")
+				return exit.Usagef("give --consumer, or --applied")
 			}
 			if cfg.Settle < 0 {
-				return usage("--settle is %v, it can't be negative", cfg.Settle)
+				return exit.Usagef("--settle is %v, it can't be negative", cfg.Settle)
 			}
 			if err := errors.Join(timeFlag("since", since, &cfg.Since), timeFlag("until", until, &cfg.Until)); err != nil {
 				return err
@@ -58,10 +59,10 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			switch {
 			case err != nil:
 			case !v.OK():
-				err = coded{fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N,
-					v.Inverted.N, v.Gaps.N), exitError}
+				err = fmt.Errorf("%d missing, %d doubled, %d inverted, %d gaps", v.Missing.N, v.Doubled.N,
+					v.Inverted.N, v.Gaps.N)
 			case v.Committed == 0 && !allowEmpty:
-				err = coded{errors.New("nothing was compared: " + whyEmpty(v)), exitNothing}
+				err = exit.With(exit.Nothing, errors.New("nothing was compared: "+whyEmpty(v)))
 			}
 			return err
 		},
