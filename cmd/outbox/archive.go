@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -32,7 +33,7 @@ func (a *app) archiveCommand() *cobra.Command {
 }
 
 func (a *app) archiveList() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:     "ls DIR...",
 		Short:   "List the files of archives, with the range of their messages",
@@ -44,20 +45,20 @@ func (a *app) archiveList() *cobra.Command {
 				return err
 			}
 			switch out {
-			case asJSON:
-				return printJSON(a.stdout, files)
-			case asJSONL:
-				return printJSONL(a.stdout, files)
+			case output.AsJSON:
+				return output.JSON(a.stdout, files)
+			case output.AsJSONL:
+				return output.JSONL(a.stdout, files)
 			}
-			t := newTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
+			t := output.NewTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
 			for _, f := range files {
-				t.row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
+				t.Row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
 					fmt.Sprintf("%d-%d", f.First, f.Last), printed.Number(f.Count), printed.Bytes(f.Bytes))
 			}
-			return t.flush()
+			return t.Flush()
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON, output.AsJSONL)
 	return cmd
 }
 
@@ -123,7 +124,7 @@ func (a *app) archiveShow() *cobra.Command {
 	var want find.MessageFilter
 	var since, until, id string
 	limit := 0
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "show DIR...",
 		Short: "Print messages of archives as JSON lines",
@@ -140,7 +141,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 	flags.StringVar(&want.Key, "key", "", "only messages with this ordering key")
 	flags.StringVar(&id, "id", "", "only the message with this id")
 	flags.IntVar(&limit, "limit", 0, "how many to print at most; 0: all")
-	formatFlag(cmd, &out, asJSONL) // as they were archived
+	output.FormatFlag(cmd, &out, output.AsJSONL) // as they were archived
 	cmd.RunE = func(cmd *cobra.Command, dirs []string) error {
 		if err := errors.Join(timeFlag("since", since, &want.Since), timeFlag("until", until, &want.Until)); err != nil {
 			return err
@@ -189,7 +190,7 @@ type soundness struct {
 }
 
 func (a *app) archiveVerify() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Read a whole archive: checksums, lines, what the names say; repeats and late messages are counted",
@@ -205,8 +206,8 @@ Exit code 1: a file is damaged.`,
 			if err != nil {
 				return err
 			}
-			if out == asJSON {
-				err = printJSON(a.stdout, found)
+			if out == output.AsJSON {
+				err = output.JSON(a.stdout, found)
 			} else {
 				for _, fault := range found.Faults {
 					fmt.Fprintln(a.stdout, fault)
@@ -221,7 +222,7 @@ Exit code 1: a file is damaged.`,
 			return err
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
 const (
-	asPlugin     format = "nagios"
-	asPrometheus format = "prometheus"
+	asPlugin     output.Format = "nagios"
+	asPrometheus output.Format = "prometheus"
 )
 
 // checkedNamed is the check of one of several databases.
@@ -56,14 +57,14 @@ func together(all []checkedNamed) (sum checkedAll, line health.Checked) {
 func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 	var result health.Result
 	cmd := a.verb(v, view{
-		formats: []format{asPlugin, asPrometheus, asJSON},
-		all: func(ctx context.Context, a *app, params any, out format) (err error) {
+		formats: []output.Format{asPlugin, asPrometheus, output.AsJSON},
+		all: func(ctx context.Context, a *app, params any, out output.Format) (err error) {
 			result, err = a.check(ctx, v, params.(*verbs.Check), out)
 			return err
 		},
 	})
 	unknown := func(err error) error {
-		fmt.Fprintln(a.stdout, clean(health.Checked{Result: health.ResultUnknown, Text: a.redact(err.Error())}.Plugin()))
+		fmt.Fprintln(a.stdout, output.Clean(health.Checked{Result: health.ResultUnknown, Text: a.redact(err.Error())}.Plugin()))
 		return exit.With(int(health.ResultUnknown), exit.ErrPrinted)
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unknown(err) })
@@ -86,7 +87,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 }
 
 // check asks all databases, and prints what each is, or in one line what they are together.
-func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out format) (health.Result, error) {
+func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out output.Format) (health.Result, error) {
 	places, err := a.places(p.Destination)
 	if err != nil {
 		return 0, err
@@ -114,19 +115,19 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out forma
 		line, document = all[0].Checked, all[0].Checked
 	}
 	switch out {
-	case asJSON:
-		return line.Result, printJSON(a.stdout, document)
+	case output.AsJSON:
+		return line.Result, output.JSON(a.stdout, document)
 	case asPrometheus:
 		reports := make(map[string]*health.Report)
 		for _, c := range all {
 			if c.Report.Database == "" {
-				fmt.Fprintf(a.stdout, "# %s: %s\n", c.Name, clean(c.Text))
+				fmt.Fprintf(a.stdout, "# %s: %s\n", c.Name, output.Clean(c.Text))
 				continue
 			}
 			reports[orText(c.Name, config.DefaultDatabase)] = c.Report
 		}
 		return line.Result, daemon.WriteReports(a.stdout, reports)
 	}
-	_, err = fmt.Fprintln(a.stdout, clean(line.Plugin()))
+	_, err = fmt.Fprintln(a.stdout, output.Clean(line.Plugin()))
 	return line.Result, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -161,16 +162,16 @@ func (a *app) printProbed(found []daemon.Probed) error {
 	for _, p := range found {
 		text := "ok"
 		if p.Untried != "" {
-			text += ", " + clean(p.Untried)
+			text += ", " + output.Clean(p.Untried)
 		}
 		if p.Err != nil {
 			bad++
-			text = clean(p.Err.Error())
+			text = output.Clean(p.Err.Error())
 		}
 		if p.Database != "" {
 			fmt.Fprintf(a.stdout, "%s: ", p.Database)
 		}
-		fmt.Fprintf(a.stdout, "%s: %s\n", clean(p.What), a.redact(text))
+		fmt.Fprintf(a.stdout, "%s: %s\n", output.Clean(p.What), a.redact(text))
 	}
 	if bad > 0 {
 		return fmt.Errorf("%d of %d can't be used", bad, len(found))
@@ -246,7 +247,7 @@ tables. - reads standard input. docs/coming-from/debezium.md has the way over, a
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			for _, note := range converted.Notes {
-				fmt.Fprintln(a.stderr, "outbox:", clean(note))
+				fmt.Fprintln(a.stderr, "outbox:", output.Clean(note))
 			}
 			_, err = a.stdout.Write(converted.YAML)
 			return err

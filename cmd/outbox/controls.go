@@ -7,22 +7,23 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func paused() view {
 	return asks(shows(func(a *app, _ *verbs.Pause, c admin.Control) error {
-		_, err := fmt.Fprintf(a.stdout, "paused %s %s; relays obey within about a second\n", clean(c.Target.String()), untilText(c))
+		_, err := fmt.Fprintf(a.stdout, "paused %s %s; relays obey within about a second\n", output.Clean(c.Target.String()), untilText(c))
 		return err
 	}), nil, func(p *verbs.Pause, _ admin.Control) (string, bool) {
-		return fmt.Sprintf("Pause %s?", clean(admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}.String())), true
+		return fmt.Sprintf("Pause %s?", output.Clean(admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}.String())), true
 	})
 }
 
 func resumed() view {
 	return asks(shows(func(a *app, _ *verbs.Resume, ended []admin.Control) error {
 		for _, c := range ended {
-			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", clean(c.Target.String()), clean(c.Actor),
+			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", output.Clean(c.Target.String()), output.Clean(c.Actor),
 				printed.Span(time.Since(c.Since)))
 		}
 		return nil
@@ -36,18 +37,18 @@ func retried() view {
 			more = "; there may be more: run it again"
 		}
 		_, err := fmt.Fprintf(a.stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
-			clean(r.Destination), more)
+			output.Clean(r.Destination), more)
 		return err
 	}), nil, func(_ *verbs.Retry, r jobs.Retried) (string, bool) {
-		return fmt.Sprintf("Try %d keys of %s again at once?", r.Keys, clean(r.Target.String())), true
+		return fmt.Sprintf("Try %d keys of %s again at once?", r.Keys, output.Clean(r.Target.String())), true
 	})
 }
 
 func throttled() view {
 	return asks(shows(func(a *app, _ *verbs.Throttle, c admin.Control) error {
-		text := fmt.Sprintf("%s gets at most %v messages a second %s", clean(c.Destination), c.Rate, untilText(c))
+		text := fmt.Sprintf("%s gets at most %v messages a second %s", output.Clean(c.Destination), c.Rate, untilText(c))
 		if c.Rate == 0 {
-			text = clean(c.Destination) + " is bound by its configuration alone"
+			text = output.Clean(c.Destination) + " is bound by its configuration alone"
 		}
 		_, err := fmt.Fprintln(a.stdout, text+"; relays obey within about a second")
 		return err
@@ -55,7 +56,7 @@ func throttled() view {
 		if p.Rate == 0 {
 			return "", true
 		}
-		return fmt.Sprintf("Bound %s to %s a second?", clean(p.Destination), printed.Many(p.Rate, "message", "messages")), true
+		return fmt.Sprintf("Bound %s to %s a second?", output.Clean(p.Destination), printed.Many(p.Rate, "message", "messages")), true
 	})
 }
 
@@ -64,7 +65,7 @@ func listControls(a *app, _ *verbs.Controls, list []admin.Control) error {
 		fmt.Fprintln(a.stderr, "none: nothing is paused or throttled")
 		return nil
 	}
-	t := newTable(a.stdout, "DESTINATION", "TOPIC", "KEY", "RATE", "SINCE", "UNTIL", "BY", "REASON")
+	t := output.NewTable(a.stdout, "DESTINATION", "TOPIC", "KEY", "RATE", "SINCE", "UNTIL", "BY", "REASON")
 	now := time.Now()
 	for _, c := range list {
 		rate := "paused"
@@ -75,9 +76,9 @@ func listControls(a *app, _ *verbs.Controls, list []admin.Control) error {
 		if !c.Until.IsZero() {
 			until = c.Until.Local().Format(time.DateTime)
 		}
-		t.row(c.Destination, c.Topic, short(c.Key, 40), rate, ago(now, c.Since)+" ago", until, c.Actor, short(c.Reason, 60))
+		t.Row(c.Destination, c.Topic, output.Short(c.Key, 40), rate, output.Ago(now, c.Since)+" ago", until, c.Actor, output.Short(c.Reason, 60))
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func untilText(c admin.Control) string {

@@ -14,13 +14,14 @@ import (
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listLetters() view {
 	v := shows(writeLetters, "list")
-	v.prepare = func(_ *app, params any, out format) error {
-		if params.(*verbs.DeadList).Payload && out == asTable {
+	v.prepare = func(_ *app, params any, out output.Format) error {
+		if params.(*verbs.DeadList).Payload && out == output.AsTable {
 			return exit.Usagef("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
 		}
 		return nil
@@ -33,27 +34,27 @@ func writeLetters(a *app, p *verbs.DeadList, letters []find.DeadLetter) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	columns := []string{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
+	columns := []any{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
 	if p.Blocked {
 		columns[5] = "BEHIND"
 	} else {
-		columns = slices.Insert(columns, 8, "KNOWN TO")
+		columns = slices.Insert(columns, 8, any("KNOWN TO"))
 	}
-	t := newTable(a.stdout, columns...)
+	t := output.NewTable(a.stdout, columns...)
 	now := time.Now()
 	for _, l := range letters {
 		cause := l.Reason
 		if p.Blocked {
 			cause = fmt.Sprint(l.Behind)
 		}
-		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At),
-			short(l.Error, errorWidth)}
+		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, output.Short(l.Key, 40), cause, l.Attempts, output.Ago(now, l.At),
+			output.Short(l.Error, output.ErrorWidth)}
 		if !p.Blocked {
 			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
 		}
-		t.row(row...)
+		t.Row(row...)
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(letters) == p.Limit {
@@ -76,42 +77,42 @@ func showLetters(a *app, p *verbs.DeadShow, letters []find.DeadLetter) error {
 }
 
 func writeLetter(w io.Writer, l find.DeadLetter, payload bool) error {
-	t := newTable(w, "message id", l.MessageID.String())
-	t.row("position", l.Position)
-	t.row("destination", l.Destination)
-	t.row("topic", l.Topic)
-	t.row("key", l.Key)
-	t.row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
-	t.row("event type", l.EventType)
-	t.row("content type", l.ContentType)
-	t.row("headers", string(l.Headers))
-	t.row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
-	t.row("cause", l.Reason)
-	t.row("attempts", l.Attempts)
-	t.row("set aside at", l.At.Local().Format(time.RFC3339Nano))
-	t.row("error", l.Error)
+	t := output.NewTable(w, "message id", l.MessageID.String())
+	t.Row("position", l.Position)
+	t.Row("destination", l.Destination)
+	t.Row("topic", l.Topic)
+	t.Row("key", l.Key)
+	t.Row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
+	t.Row("event type", l.EventType)
+	t.Row("content type", l.ContentType)
+	t.Row("headers", string(l.Headers))
+	t.Row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
+	t.Row("cause", l.Reason)
+	t.Row("attempts", l.Attempts)
+	t.Row("set aside at", l.At.Local().Format(time.RFC3339Nano))
+	t.Row("error", l.Error)
 	if !l.AcknowledgedAt.IsZero() {
-		t.row("acknowledged", fmt.Sprintf("%s by %s", l.AcknowledgedAt.Local().Format(time.RFC3339), l.AcknowledgedBy))
+		t.Row("acknowledged", fmt.Sprintf("%s by %s", l.AcknowledgedAt.Local().Format(time.RFC3339), l.AcknowledgedBy))
 	}
 	if l.Reason == "blocked" {
-		t.row("behind it", l.Behind)
+		t.Row("behind it", l.Behind)
 	}
 	if payload {
-		t.row("payload", payloadText(l.Payload))
+		t.Row("payload", payloadText(l.Payload))
 	}
 	writeChanges(t, l)
-	return t.flush()
+	return t.Flush()
 }
 
 // writeChanges adds the difference from the original.
-func writeChanges(t *table, l find.DeadLetter) {
+func writeChanges(t *output.Table, l find.DeadLetter) {
 	if l.Original == nil {
 		return
 	}
-	t.row("edited", "- as it was written, + as it is now")
+	t.Row("edited", "- as it was written, + as it is now")
 	for _, c := range l.Changes() {
-		t.row("- "+c.Field, payloadText([]byte(c.Before)))
-		t.row("+ "+c.Field, payloadText([]byte(c.After)))
+		t.Row("- "+c.Field, payloadText([]byte(c.Before)))
+		t.Row("+ "+c.Field, payloadText([]byte(c.After)))
 	}
 }
 
@@ -119,10 +120,10 @@ func writeChanges(t *table, l find.DeadLetter) {
 func editLetter() view {
 	difference := func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
 		for _, l := range letters {
-			t := newTable(a.stdout, "message id", l.MessageID.String())
-			t.row("destination", l.Destination)
+			t := output.NewTable(a.stdout, "message id", l.MessageID.String())
+			t.Row("destination", l.Destination)
 			writeChanges(t, l)
-			if err := t.flush(); err != nil {
+			if err := t.Flush(); err != nil {
 				return err
 			}
 		}
@@ -135,7 +136,7 @@ func editLetter() view {
 		}
 		return nil
 	}), difference, func(p *verbs.DeadEdit, _ []find.DeadLetter) (string, bool) {
-		return "Edit dead letter " + clean(p.Message) + "?", true
+		return "Edit dead letter " + output.Clean(p.Message) + "?", true
 	})
 	v.complete = func(a *app, params any) error {
 		p := params.(*verbs.DeadEdit)

@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -27,26 +28,26 @@ func moveDestination() view {
 		return strings.Join(m.To, ", ")
 	}
 	return asks(shows(func(a *app, _ *verbs.DestinationsMove, done destinations.Moved) error {
-		_, err := fmt.Fprintf(a.stdout, "moved %s to %s\n", clean(done.Destination), clean(to(done)))
+		_, err := fmt.Fprintf(a.stdout, "moved %s to %s\n", output.Clean(done.Destination), output.Clean(to(done)))
 		return err
 	}), func(a *app, _ *verbs.DestinationsMove, found destinations.Moved) error {
-		t := newTable(a.stdout, "DESTINATION", "FROM", "TO")
-		t.row(found.Destination, strings.Join(found.From, ", "), to(found))
-		return t.flush()
+		t := output.NewTable(a.stdout, "DESTINATION", "FROM", "TO")
+		t.Row(found.Destination, strings.Join(found.From, ", "), to(found))
+		return t.Flush()
 	}, func(p *verbs.DestinationsMove, _ destinations.Moved) (string, bool) {
-		return fmt.Sprintf("Move destination %s? What the old broker has got isn't sent again.", clean(p.Destination)), true
+		return fmt.Sprintf("Move destination %s? What the old broker has got isn't sent again.", output.Clean(p.Destination)), true
 	})
 }
 
 func dropDestination() view {
 	return asks(shows(func(a *app, _ *verbs.DestinationsDrop, done destinations.Dropped) error {
-		_, err := fmt.Fprintf(a.stdout, "dropped %s\n", clean(done.Destination))
+		_, err := fmt.Fprintf(a.stdout, "dropped %s\n", output.Clean(done.Destination))
 		return err
 	}), func(a *app, _ *verbs.DestinationsDrop, found destinations.Dropped) error {
-		t := newTable(a.stdout, "DESTINATION", "CURSORS", "UNDELIVERED", "HELD", "DEAD")
-		t.row(found.Destination, found.Cursors, found.Pending, printed.Number(found.Holds), printed.Number(found.DeadLetters))
-		return t.flush()
+		t := output.NewTable(a.stdout, "DESTINATION", "CURSORS", "UNDELIVERED", "HELD", "DEAD")
+		t.Row(found.Destination, found.Cursors, found.Pending, printed.Number(found.Holds), printed.Number(found.DeadLetters))
+		return t.Flush()
 	}, func(p *verbs.DestinationsDrop, _ destinations.Dropped) (string, bool) {
-		return fmt.Sprintf("Drop destination %s for ever?", clean(p.Destination)), true
+		return fmt.Sprintf("Drop destination %s for ever?", output.Clean(p.Destination)), true
 	})
 }

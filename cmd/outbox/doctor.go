@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -25,14 +26,14 @@ import (
 func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 	var table string
 	var strict bool
-	cmd := a.verb(v, view{formats: []format{asTable, asJSON}, write: func(*app, any, any) error { return nil }})
+	cmd := a.verb(v, view{formats: []output.Format{output.AsTable, output.AsJSON}, write: func(*app, any, any) error { return nil }})
 	lookAtTable := a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 		report, err := mapping.Doctor(ctx, conn, table)
 		if err != nil {
 			return err
 		}
-		if format(cmd.Flag("output").Value.String()) == asJSON {
-			return printJSON(a.stdout, report)
+		if output.Format(cmd.Flag("output").Value.String()) == output.AsJSON {
+			return output.JSON(a.stdout, report)
 		}
 		_, err = fmt.Fprint(a.stdout, doctorText(report))
 		return err
@@ -44,7 +45,7 @@ func (a *app) doctorCommand(v verbs.Verb) *cobra.Command {
 		case table != "":
 			return lookAtTable(cmd, args)
 		}
-		return a.doctor(cmd.Context(), v, format(cmd.Flag("output").Value.String()), strict)
+		return a.doctor(cmd.Context(), v, output.Format(cmd.Flag("output").Value.String()), strict)
 	}
 	cmd.Flags().StringVar(&table, "table", "", "look at this table, with its schema unless that is in the search path, "+
 		"and propose how to deliver from it")
@@ -59,7 +60,7 @@ type examined struct {
 }
 
 // doctor examines the database, or all there are, with their brokers.
-func (a *app) doctor(ctx context.Context, v verbs.Verb, out format, strict bool) error {
+func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, strict bool) error {
 	places, err := a.places("")
 	if err != nil {
 		return err
@@ -142,12 +143,12 @@ func (a *app) addProbed(e *health.Examination, p daemon.Probed) {
 	e.Symptoms = append(e.Symptoms, s)
 }
 
-func (a *app) writeExaminations(out format, all []examined) error {
-	if out == asJSON && len(all) == 1 {
-		return printJSON(a.stdout, all[0].Examination)
+func (a *app) writeExaminations(out output.Format, all []examined) error {
+	if out == output.AsJSON && len(all) == 1 {
+		return output.JSON(a.stdout, all[0].Examination)
 	}
-	if out == asJSON {
-		return printJSON(a.stdout, all)
+	if out == output.AsJSON {
+		return output.JSON(a.stdout, all)
 	}
 	for i, e := range all {
 		if len(all) > 1 {
@@ -164,15 +165,15 @@ func writeExamination(w io.Writer, e *health.Examination) error {
 	if e.Server == "" {
 		fmt.Fprintln(w, "the database could not be asked")
 	} else {
-		fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", clean(e.Database), e.Server, e.Schema)
+		fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", output.Clean(e.Database), e.Server, e.Schema)
 	}
 	for _, s := range e.Symptoms {
-		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), clean(s.About), clean(s.Text))
+		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), output.Clean(s.About), output.Clean(s.Text))
 		if do := (health.Finding{Advice: s.Advice, Next: s.Repair}).Remedy(); do != "" {
-			fmt.Fprintf(w, "  repair: %s\n", clean(do))
+			fmt.Fprintf(w, "  repair: %s\n", output.Clean(do))
 		}
 	}
-	_, err := fmt.Fprintf(w, "\nin order: %s\n", clean(strings.Join(e.Well, ", ")))
+	_, err := fmt.Fprintf(w, "\nin order: %s\n", output.Clean(strings.Join(e.Well, ", ")))
 	return err
 }
 
@@ -180,17 +181,17 @@ func writeExamination(w io.Writer, e *health.Examination) error {
 func sentCanary() view {
 	return asks(shows(func(a *app, _ *verbs.Canary, c health.Canary) error {
 		for _, name := range slices.Sorted(maps.Keys(c.Settled)) {
-			fmt.Fprintf(a.stdout, "%s settled it after %v\n", clean(name), c.Settled[name])
+			fmt.Fprintf(a.stdout, "%s settled it after %v\n", output.Clean(name), c.Settled[name])
 		}
 		for _, name := range slices.Sorted(maps.Keys(c.Failed)) {
-			fmt.Fprintf(a.stdout, "%s could not deliver it: %s\n", clean(name), clean(c.Failed[name]))
+			fmt.Fprintf(a.stdout, "%s could not deliver it: %s\n", output.Clean(name), output.Clean(c.Failed[name]))
 		}
 		for _, name := range c.Waiting {
-			fmt.Fprintf(a.stdout, "%s has not come to it\n", clean(name))
+			fmt.Fprintf(a.stdout, "%s has not come to it\n", output.Clean(name))
 		}
 		switch {
 		case c.MessageID == "":
-			fmt.Fprintf(a.stdout, "a message could be written to topic %s\n", clean(c.Topic))
+			fmt.Fprintf(a.stdout, "a message could be written to topic %s\n", output.Clean(c.Topic))
 			return nil
 		case len(c.Failed)+len(c.Waiting) > 0:
 			return errors.New("the message has not arrived everywhere: look at outbox status")
@@ -206,9 +207,9 @@ func sentCanary() view {
 func doctorText(r *mapping.Report) string {
 	var b strings.Builder
 	if len(r.Faults) > 0 {
-		fmt.Fprintf(&b, "# %s: no mapping could be found that works. This is a beginning:\n", clean(r.Table))
+		fmt.Fprintf(&b, "# %s: no mapping could be found that works. This is a beginning:\n", output.Clean(r.Table))
 		for _, fault := range r.Faults {
-			fmt.Fprintf(&b, "#   %s\n", strings.ReplaceAll(clean(fault), "\n", "\n#   "))
+			fmt.Fprintf(&b, "#   %s\n", strings.ReplaceAll(output.Clean(fault), "\n", "\n#   "))
 		}
 	}
 	b.WriteString(sourceYAML(r))
@@ -218,7 +219,7 @@ func doctorText(r *mapping.Report) string {
 		}
 		fmt.Fprintf(&b, "\n%s\n", title)
 		for _, f := range all {
-			fmt.Fprintf(&b, "  %s: %s\n", f.About, clean(f.Text))
+			fmt.Fprintf(&b, "  %s: %s\n", f.About, output.Clean(f.Text))
 			if f.SQL != "" {
 				fmt.Fprintf(&b, "      %s\n", strings.ReplaceAll(f.SQL, "\n", "\n      "))
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/inbox"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
@@ -54,7 +55,7 @@ func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cob
 
 func (a *app) inboxRetainCommand() *cobra.Command {
 	var every time.Duration
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "retain",
 		Short: "Forget the records of what was applied long ago",
@@ -85,12 +86,12 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 		},
 	}
 	cmd.Flags().DurationVar(&every, "every", 0, "go on, with this pause between looks (default: one look)")
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 
 // retain takes one look.
-func (a *app) retain(ctx context.Context, out format) error {
+func (a *app) retain(ctx context.Context, out output.Format) error {
 	conn, err := a.operate(ctx)
 	if err != nil {
 		return err
@@ -104,8 +105,8 @@ func (a *app) retain(ctx context.Context, out format) error {
 	if r.Err != nil {
 		return r.Err
 	}
-	if out == asJSON {
-		return printJSON(a.stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
+	if out == output.AsJSON {
+		return output.JSON(a.stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
 	}
 	text := "nothing is due"
 	switch {
@@ -123,36 +124,36 @@ func (a *app) retain(ctx context.Context, out format) error {
 func writeInbox(a *app, _ *struct{}, i *health.Inbox) error {
 	w := a.stdout
 	now := time.Now()
-	state := "closed " + ago(now, i.Closed) + " ago"
+	state := "closed " + output.Ago(now, i.Closed) + " ago"
 	if i.Closed.IsZero() {
 		state = "still written to by an open transaction, or no retention has run since"
 	}
 	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", printed.Span(i.Window),
-		ago(now, i.Turned), state)
+		output.Ago(now, i.Turned), state)
 	if i.Due {
 		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
 	}
 	fmt.Fprintln(w)
-	t := newTable(w, "TABLE", "ROLE", "SIZE")
+	t := output.NewTable(w, "TABLE", "ROLE", "SIZE")
 	for _, table := range i.Tables {
-		t.row(table.Name, table.Role, printed.Bytes(table.Bytes))
+		t.Row(table.Name, table.Role, printed.Bytes(table.Bytes))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(i.Consumers) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w)
-	t = newTable(w, "CONSUMER", "KEYS", "GAPS", "STORED", "HELD", "DEAD")
+	t = output.NewTable(w, "CONSUMER", "KEYS", "GAPS", "STORED", "HELD", "DEAD")
 	for _, c := range i.Consumers {
 		stored := "-"
 		if c.Stored {
 			stored = c.Pending.String()
 		}
-		t.row(c.Name, c.Keys, c.Gaps, stored, c.Held, c.Dead)
+		t.Row(c.Name, c.Keys, c.Gaps, stored, c.Held, c.Dead)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func inboxWindow() view {

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -20,11 +21,11 @@ func previewJob[P any](a *app, _ *P, job jobs.Job) error {
 		fmt.Fprintln(a.stderr, "nothing matches")
 		return nil
 	}
-	t := newTable(a.stdout, "MESSAGES", "DESTINATION", "TOPIC", "CAUSE")
+	t := output.NewTable(a.stdout, "MESSAGES", "DESTINATION", "TOPIC", "CAUSE")
 	for _, g := range job.Groups {
-		t.row(printed.Number(g.N), g.Destination, g.Topic, g.Reason)
+		t.Row(printed.Number(g.N), g.Destination, g.Topic, g.Reason)
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if job.Note != "" {
@@ -145,13 +146,13 @@ func listJobs(a *app, p *verbs.JobsList, jobs []jobs.Job) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	t := newTable(a.stdout, "JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON")
+	t := output.NewTable(a.stdout, "JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON")
 	now := time.Now()
 	for _, j := range jobs {
-		t.row(j.ID, j.Verb, j.State, printed.Number(j.Done), printed.Number(j.Skipped), printed.Number(j.Left), j.Destination,
-			j.Actor, ago(now, j.Planned), short(j.Reason, 60))
+		t.Row(j.ID, j.Verb, j.State, printed.Number(j.Done), printed.Number(j.Skipped), printed.Number(j.Left), j.Destination,
+			j.Actor, output.Ago(now, j.Planned), output.Short(j.Reason, 60))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(jobs) == p.Limit {
@@ -161,29 +162,29 @@ func listJobs(a *app, p *verbs.JobsList, jobs []jobs.Job) error {
 }
 
 func showJob(a *app, _ *verbs.JobShow, d jobs.JobDetail) error {
-	t := newTable(a.stdout, "job", fmt.Sprint(d.ID))
-	t.row("verb", d.Verb)
-	t.row("state", d.State)
-	t.row("progress", progress(d.Job))
-	t.row("note", d.Note)
-	t.row("to", d.To)
-	t.row("selection", string(d.Selection))
-	t.row("by", d.Actor)
-	t.row("reason", d.Reason)
-	t.row("listed", d.Planned.Local().Format(time.RFC3339))
+	t := output.NewTable(a.stdout, "job", fmt.Sprint(d.ID))
+	t.Row("verb", d.Verb)
+	t.Row("state", d.State)
+	t.Row("progress", progress(d.Job))
+	t.Row("note", d.Note)
+	t.Row("to", d.To)
+	t.Row("selection", string(d.Selection))
+	t.Row("by", d.Actor)
+	t.Row("reason", d.Reason)
+	t.Row("listed", d.Planned.Local().Format(time.RFC3339))
 	if !d.Started.IsZero() {
-		t.row("started", d.Started.Local().Format(time.RFC3339))
+		t.Row("started", d.Started.Local().Format(time.RFC3339))
 	}
 	if !d.Ended.IsZero() {
-		t.row("ended", d.Ended.Local().Format(time.RFC3339))
+		t.Row("ended", d.Ended.Local().Format(time.RFC3339))
 	}
 	for _, g := range d.Groups {
-		t.row("messages", fmt.Sprintf("%s of %s, %s, %s", printed.Number(g.N), g.Destination, g.Topic, g.Reason))
+		t.Row("messages", fmt.Sprintf("%s of %s, %s, %s", printed.Number(g.N), g.Destination, g.Topic, g.Reason))
 	}
 	for _, m := range d.Sample {
-		t.row("such as", m.MessageID)
+		t.Row("such as", m.MessageID)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // actOnJob is the view of a verb that acts on a job.

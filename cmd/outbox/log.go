@@ -9,6 +9,7 @@ import (
 	"github.com/lmittmann/tint"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
 // newLogger writes text, coloured on a terminal, or JSON. Passwords that got into an error are removed.
@@ -16,7 +17,7 @@ func (a *app) newLogger(cfg config.Log) *slog.Logger {
 	level := &a.level
 	_ = level.UnmarshalText([]byte(cfg.Level)) // the configuration allows no other
 	w := redacting{a.stderr, a.redact}
-	if cfg.Format == "json" || cfg.Format == "auto" && !isTerminal(a.stderr) {
+	if cfg.Format == "json" || cfg.Format == "auto" && !output.IsTerminal(a.stderr) {
 		a.logger = slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 		return a.logger
 	}

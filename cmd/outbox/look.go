@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -17,22 +18,22 @@ func listHolds(a *app, p *verbs.Holds, list []find.HeldLane) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	t := newTable(a.stdout, "DESTINATION", "KEY", "MESSAGES", "FIRST", "TOPIC", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
+	t := output.NewTable(a.stdout, "DESTINATION", "KEY", "MESSAGES", "FIRST", "TOPIC", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
 	now := time.Now()
 	for _, h := range list {
 		next := "blocked"
 		if !h.Blocked {
 			next = "in " + printed.Span(h.Due.Sub(now))
 		}
-		t.row(h.Destination, short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, ago(now, h.Since)+" ago",
-			next, short(h.Error, errorWidth))
+		t.Row(h.Destination, output.Short(h.Lane, 40), h.Messages, h.MessageID, h.Topic, h.Attempts, output.Ago(now, h.Since)+" ago",
+			next, output.Short(h.Error, output.ErrorWidth))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(list) == p.Limit {
 		last := list[len(list)-1]
-		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", clean(last.Destination+"/"+last.Lane))
+		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", output.Clean(last.Destination+"/"+last.Lane))
 	}
 	return nil
 }
@@ -42,11 +43,11 @@ func listAudit(a *app, p *verbs.Audit, list []admin.AuditEntry) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	t := newTable(a.stdout, "ID", "AT", "BY", "VERB", "DESTINATION", "REASON", "DETAIL")
+	t := output.NewTable(a.stdout, "ID", "AT", "BY", "VERB", "DESTINATION", "REASON", "DETAIL")
 	for _, e := range list {
-		t.row(e.ID, e.At.Local().Format(time.DateTime), e.Actor, e.Verb, e.Destination, short(e.Reason, 60), short(string(e.Detail), 80))
+		t.Row(e.ID, e.At.Local().Format(time.DateTime), e.Actor, e.Verb, e.Destination, output.Short(e.Reason, 60), output.Short(string(e.Detail), 80))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if len(list) == p.Limit {
@@ -68,13 +69,13 @@ func groupLetters(a *app, _ *verbs.Filter, g find.DeadGroups) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	t := newTable(a.stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
+	t := output.NewTable(a.stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
 	now := time.Now()
 	for _, d := range g.Groups {
-		t.row(d.Fingerprint, printed.Number(d.Messages), printed.Number(d.New), printed.Number(d.Again), d.Destination, d.Topic,
-			d.Reason, ago(now, d.First)+" ago", ago(now, d.Last)+" ago", short(d.Error, errorWidth))
+		t.Row(d.Fingerprint, printed.Number(d.Messages), printed.Number(d.New), printed.Number(d.Again), d.Destination, d.Topic,
+			d.Reason, output.Ago(now, d.First)+" ago", output.Ago(now, d.Last)+" ago", output.Short(d.Error, output.ErrorWidth))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if g.Partial {
@@ -84,13 +85,13 @@ func groupLetters(a *app, _ *verbs.Filter, g find.DeadGroups) error {
 }
 
 func listRetention(a *app, _ *struct{}, list []health.RetainedSegment) error {
-	t := newTable(a.stdout, "SEGMENT", "SIZE", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
+	t := output.NewTable(a.stdout, "SEGMENT", "SIZE", "MESSAGES", "OLDEST", "NEEDED BY", "EMPTIED")
 	for _, s := range list {
 		oldest := "–"
 		if !s.Oldest.IsZero() {
 			oldest = s.Oldest.Local().Format(time.DateTime)
 		}
-		t.row(s.Name, printed.Bytes(s.Bytes), printed.Number(s.Messages), oldest, strings.Join(s.NeededBy, ", "), s.Emptied())
+		t.Row(s.Name, printed.Bytes(s.Bytes), printed.Number(s.Messages), oldest, strings.Join(s.NeededBy, ", "), s.Emptied())
 	}
-	return t.flush()
+	return t.Flush()
 }

@@ -7,17 +7,18 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func listMessages(a *app, _ *verbs.MessagesFind, found find.FoundMessages) error {
 	if len(found.Messages) > 0 {
-		t := newTable(a.stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
+		t := output.NewTable(a.stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
 		now := time.Now()
 		for _, m := range found.Messages {
-			t.row(m.MessageID, m.Position, m.Transaction, m.Segment, m.Topic, short(m.Key, 40), m.EventType, ago(now, m.CreatedAt))
+			t.Row(m.MessageID, m.Position, m.Transaction, m.Segment, m.Topic, output.Short(m.Key, 40), m.EventType, output.Ago(now, m.CreatedAt))
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	} else {
@@ -36,48 +37,48 @@ func showMessage(a *app, p *verbs.MessagesShow, lives []find.MessageLife) error 
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
 		}
-		t := newTable(a.stdout, "message id", l.MessageID.String())
-		t.row("position", l.Position)
+		t := output.NewTable(a.stdout, "message id", l.MessageID.String())
+		t.Row("position", l.Position)
 		if l.Transaction == "" {
-			t.row("transaction", "unknown: its segment has been emptied")
+			t.Row("transaction", "unknown: its segment has been emptied")
 		} else {
-			t.row("transaction", l.Transaction)
-			t.row("segment", l.Segment)
+			t.Row("transaction", l.Transaction)
+			t.Row("segment", l.Segment)
 		}
-		t.row("topic", l.Topic)
-		t.row("key", l.Key)
-		t.row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
-		t.row("event type", l.EventType)
-		t.row("content type", l.ContentType)
-		t.row("headers", string(l.Headers))
-		t.row("trace", l.TraceID)
-		t.row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
+		t.Row("topic", l.Topic)
+		t.Row("key", l.Key)
+		t.Row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
+		t.Row("event type", l.EventType)
+		t.Row("content type", l.ContentType)
+		t.Row("headers", string(l.Headers))
+		t.Row("trace", l.TraceID)
+		t.Row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
 		if !l.CommittedAt.IsZero() {
-			t.row("committed at", l.CommittedAt.Local().Format(time.RFC3339Nano))
+			t.Row("committed at", l.CommittedAt.Local().Format(time.RFC3339Nano))
 		}
 		if p.Payload {
-			t.row("payload", payloadText(l.Payload))
+			t.Row("payload", payloadText(l.Payload))
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 		if len(l.Destinations) == 0 {
 			continue
 		}
 		fmt.Fprintln(a.stdout)
-		t = newTable(a.stdout, "DESTINATION", "STATE", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
+		t = output.NewTable(a.stdout, "DESTINATION", "STATE", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
 		now := time.Now()
 		for _, d := range l.Destinations {
 			since, next := "", ""
 			if !d.Since.IsZero() {
-				since = ago(now, d.Since) + " ago"
+				since = output.Ago(now, d.Since) + " ago"
 			}
 			if !d.Due.IsZero() {
 				next = "in " + printed.Span(d.Due.Sub(now))
 			}
-			t.row(d.Destination, d.State, d.Attempts, since, next, short(d.Error, errorWidth))
+			t.Row(d.Destination, d.State, d.Attempts, since, next, output.Short(d.Error, output.ErrorWidth))
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}

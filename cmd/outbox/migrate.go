@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -66,7 +67,7 @@ type migration struct {
 }
 
 func (a *app) migrateStatusCommand() *cobra.Command {
-	var out format
+	var out output.Format
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -93,35 +94,35 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 			return nil
 		}),
 	}
-	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON, output.AsJSONL)
 	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if migrations are pending")
 	return cmd
 }
 
-func (a *app) printMigrations(out format, state schema.State, all []migration) error {
+func (a *app) printMigrations(out output.Format, state schema.State, all []migration) error {
 	switch out {
-	case asJSON:
-		return printJSON(a.stdout, struct {
+	case output.AsJSON:
+		return output.JSON(a.stdout, struct {
 			Database   string      `json:"database"`
 			Server     string      `json:"server"`
 			Version    int         `json:"version"`
 			Latest     int         `json:"latest"`
 			Migrations []migration `json:"migrations"`
 		}{state.Database, state.Server, state.Version, state.Latest, all})
-	case asJSONL:
-		return printJSONL(a.stdout, all)
+	case output.AsJSONL:
+		return output.JSONL(a.stdout, all)
 	}
-	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", clean(state.Database), state.Server,
+	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", output.Clean(state.Database), state.Server,
 		state.Version, state.Latest)
-	t := newTable(a.stdout, "VERSION", "NAME", "APPLIED")
+	t := output.NewTable(a.stdout, "VERSION", "NAME", "APPLIED")
 	for _, m := range all {
 		applied := "pending"
 		if !m.AppliedAt.IsZero() {
 			applied = m.AppliedAt.Local().Format(time.DateTime)
 		}
-		t.row(fmt.Sprintf("%04d", m.Version), m.Name, applied)
+		t.Row(fmt.Sprintf("%04d", m.Version), m.Name, applied)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func (a *app) migrateSQLCommand() *cobra.Command {

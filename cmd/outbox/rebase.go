@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -14,10 +15,10 @@ func rebased() view {
 			fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
 		}
 		for _, d := range done {
-			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", clean(d.Destination), printed.Many(d.Held, "message", "messages"))
+			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", output.Clean(d.Destination), printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
 	}), nil, func(p *verbs.Rebase, _ []destinations.Rebased) (string, bool) {
-		return "Are all writers and relays stopped? Rebase destination " + clean(p.Destination) + "?", true
+		return "Are all writers and relays stopped? Rebase destination " + output.Clean(p.Destination) + "?", true
 	})
 }

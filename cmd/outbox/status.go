@@ -14,6 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -26,7 +27,7 @@ func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 		if interval < 100*time.Millisecond {
 			return exit.Usagef("--interval is %v, it must be at least 100ms", interval)
 		}
-		return a.status(cmd.Context(), v, format(cmd.Flag("output").Value.String()), watch, strict, interval)
+		return a.status(cmd.Context(), v, output.Format(cmd.Flag("output").Value.String()), watch, strict, interval)
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "pause between two looks with --watch")
@@ -34,7 +35,7 @@ func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 	return cmd
 }
 
-func (a *app) status(ctx context.Context, v verbs.Verb, out format, watch, strict bool, interval time.Duration) error {
+func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch, strict bool, interval time.Duration) error {
 	places, err := a.places("")
 	if err != nil {
 		return err
@@ -107,20 +108,20 @@ func judged(reports []named, answers []answer, strict bool) error {
 	return unasked(answers)
 }
 
-func (a *app) printStatus(out format, watch bool, reports []named) error {
-	if out == asJSON {
+func (a *app) printStatus(out output.Format, watch bool, reports []named) error {
+	if out == output.AsJSON {
 		var document any = reports
 		if len(reports) == 1 {
 			document = reports[0].Report
 		}
 		if watch {
-			return printJSONL(a.stdout, []any{document})
+			return output.JSONL(a.stdout, []any{document})
 		}
-		return printJSON(a.stdout, document)
+		return output.JSON(a.stdout, document)
 	}
 	// One write, so that a watched screen doesn't flicker.
 	var b strings.Builder
-	if watch && isTerminal(a.stdout) {
+	if watch && output.IsTerminal(a.stdout) {
 		b.WriteString("\x1b[H\x1b[2J")
 	}
 	if len(reports) > 1 {
@@ -155,10 +156,10 @@ func writeReport(w io.Writer, r *health.Report, colours bool) error {
 	}
 	fmt.Fprintln(w, verdict+printed.Text(strings.TrimPrefix(r.Verdict.Sentence(), word)))
 	if remedy := r.Verdict.Remedy(); remedy != "" {
-		fmt.Fprintln(w, "next:", clean(remedy))
+		fmt.Fprintln(w, "next:", output.Clean(remedy))
 	}
 	if r.Database != "" {
-		fmt.Fprintf(w, "database %s at %s\n", clean(r.Database), r.At.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "database %s at %s\n", output.Clean(r.Database), r.At.Local().Format(time.DateTime))
 	}
 
 	sections := []struct {
@@ -195,7 +196,7 @@ func colourOf(s health.State) string {
 }
 
 func writeDestinations(w io.Writer, r *health.Report) error {
-	t := newTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
+	t := output.NewTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
 	for _, d := range r.Destinations {
 		for i, g := range d.Groups {
 			name, oldest := d.Name, d.Oldest
@@ -215,14 +216,14 @@ func writeDestinations(w io.Writer, r *health.Report) error {
 				held, blocked = d.Held.Messages.String(), printed.Number(d.Held.Blocked)
 				dead, delivered = d.Dead.Messages.String(), printed.Number(d.Delivered)
 			}
-			t.row(name, d.Verdict.Words(), g.Owner, g.Epoch, lease, g.Pending, ago(r.At, oldest), held, blocked, dead, delivered)
+			t.Row(name, d.Verdict.Words(), g.Owner, g.Epoch, lease, g.Pending, output.Ago(r.At, oldest), held, blocked, dead, delivered)
 		}
 		if len(d.Groups) == 0 {
-			t.row(d.Name, d.Verdict.Words(), "", "", "none", "", ago(r.At, d.Oldest), d.Held.Messages,
+			t.Row(d.Name, d.Verdict.Words(), "", "", "none", "", output.Ago(r.At, d.Oldest), d.Held.Messages,
 				printed.Number(d.Held.Blocked), d.Dead.Messages, "")
 		}
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	// What has been said isn't said again.
@@ -230,7 +231,7 @@ func writeDestinations(w io.Writer, r *health.Report) error {
 	say := func(text, because string) {
 		if because != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, because) }) {
 			said = append(said, text)
-			fmt.Fprintln(w, clean(text))
+			fmt.Fprintln(w, output.Clean(text))
 		}
 	}
 	for _, f := range r.Verdict.Causes()[1:] { // one line for one cause
@@ -246,60 +247,60 @@ func writeDestinations(w io.Writer, r *health.Report) error {
 			if g.Recovered() {
 				continue
 			}
-			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, ago(r.At, g.LastErrorAt), short(g.LastError, 300)), g.LastError)
+			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, output.Ago(r.At, g.LastErrorAt), output.Short(g.LastError, 300)), g.LastError)
 		}
 	}
 	return nil
 }
 
 func writeRelays(w io.Writer, r *health.Report) error {
-	t := newTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME", "DELIVERS TO")
+	t := output.NewTable(w, "RELAY", "LIVE", "HEARTBEAT", "HOST", "PID", "VERSION", "UPTIME", "DELIVERS TO")
 	for _, relay := range r.Relays {
 		live := "yes"
 		if !relay.Live {
 			live = "no"
 		}
-		t.row(relay.Name, live, ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version,
-			ago(r.At, relay.StartedAt), short(strings.Join(relay.Owns, ", "), 60))
+		t.Row(relay.Name, live, output.Ago(r.At, relay.HeartbeatAt)+" ago", relay.Host, relay.PID, relay.Version,
+			output.Ago(r.At, relay.StartedAt), output.Short(strings.Join(relay.Owns, ", "), 60))
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func writeSegments(w io.Writer, r *health.Report) error {
-	t := newTable(w, "SEGMENT", "SIZE", "NEEDED BY")
+	t := output.NewTable(w, "SEGMENT", "SIZE", "NEEDED BY")
 	var empty int
 	for _, s := range r.Segments {
 		if len(s.NeededBy) == 0 && s.Bytes < 64<<10 { // an empty one has its index
 			empty++
 			continue
 		}
-		t.row(s.Name, printed.Bytes(s.Bytes), strings.Join(s.NeededBy, ", "))
+		t.Row(s.Name, printed.Bytes(s.Bytes), strings.Join(s.NeededBy, ", "))
 	}
 	if empty > 0 {
-		t.row(fmt.Sprintf("%d more", empty), "empty", "")
+		t.Row(fmt.Sprintf("%d more", empty), "empty", "")
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func writeOpen(w io.Writer, r *health.Report) error {
-	t := newTable(w, "OPEN TRANSACTION", "AGE", "USER", "APPLICATION", "STATE", "QUERY")
+	t := output.NewTable(w, "OPEN TRANSACTION", "AGE", "USER", "APPLICATION", "STATE", "QUERY")
 	for _, o := range r.Open {
 		id := fmt.Sprintf("pid %d", o.PID)
 		if o.Prepared != "" {
 			id, o.State = o.Prepared, "prepared"
 		}
-		t.row(id, ago(r.At, o.Since), o.User, o.Application, o.State, short(o.Query, 60))
+		t.Row(id, output.Ago(r.At, o.Since), o.User, o.Application, o.State, output.Short(o.Query, 60))
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // writeUnselected names what no destination selects, and what to do about it.
 func writeUnselected(w io.Writer, r *health.Report) error {
-	t := newTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
+	t := output.NewTable(w, "SELECTED BY NO DESTINATION", "MESSAGES", "LATEST", "EVENT TYPE", "SEEN BY")
 	for _, u := range r.Unselected {
-		t.row(u.Topic, printed.Number(u.Messages), ago(r.At, u.Last)+" ago", short(u.EventType, 40), u.Relay)
+		t.Row(u.Topic, printed.Number(u.Messages), output.Ago(r.At, u.Last)+" ago", output.Short(u.EventType, 40), u.Relay)
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w, "add these topics to a destination's topics or filter, or drop them by a rule to say that this is meant")
@@ -308,7 +309,7 @@ func writeUnselected(w io.Writer, r *health.Report) error {
 
 // writeSlots shows how destinations read the write-ahead log.
 func writeSlots(w io.Writer, r *health.Report) error {
-	t := newTable(w, "DESTINATION", "READ BY", "SLOT", "POSITION", "WAL", "KEPT", "LOST")
+	t := output.NewTable(w, "DESTINATION", "READ BY", "SLOT", "POSITION", "WAL", "KEPT", "LOST")
 	for _, d := range r.Destinations {
 		s := d.Slot
 		if s == nil {
@@ -319,9 +320,9 @@ func writeSlots(w io.Writer, r *health.Report) error {
 			by = "the table"
 		}
 		if !s.LostAt.IsZero() && s.Position == "" { // otherwise there is another one
-			lost = fmt.Sprintf("%s ago: %s", ago(r.At, s.LostAt), s.LostReason)
+			lost = fmt.Sprintf("%s ago: %s", output.Ago(r.At, s.LostAt), s.LostReason)
 		}
-		t.row(d.Name, by, s.Name, s.Position, s.Status, printed.Bytes(s.Kept), lost)
+		t.Row(d.Name, by, s.Name, s.Position, s.Status, printed.Bytes(s.Kept), lost)
 	}
-	return t.flush()
+	return t.Flush()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/shell"
 )
@@ -15,16 +16,16 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []jobs.DeadRow) error {
 		fmt.Fprintln(a.stderr, "none")
 		return nil
 	}
-	t := newTable(a.stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
+	t := output.NewTable(a.stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
 	now := time.Now()
 	for _, r := range rows {
 		age := "-"
 		if !r.DeadAt.IsZero() {
-			age = ago(now, r.DeadAt)
+			age = output.Ago(now, r.DeadAt)
 		}
-		t.row(r.ID, r.MessageID, r.EventType, r.Attempts, age, short(r.Error, errorWidth))
+		t.Row(r.ID, r.MessageID, r.EventType, r.Attempts, age, output.Short(r.Error, output.ErrorWidth))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	command := "outbox tables requeue"
@@ -45,7 +46,7 @@ func actOnRows[P any](ask, done string) view {
 		_, err := fmt.Fprintf(a.stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
 		return err
 	}), func(a *app, _ *P, found jobs.RowOutcome) error {
-		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), clean(found.Table))
+		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), output.Clean(found.Table))
 		return err
 	}, func(_ *P, found jobs.RowOutcome) (string, bool) {
 		return fmt.Sprintf(ask, printed.Many(found.Rows, "message", "messages")), found.Rows > 0

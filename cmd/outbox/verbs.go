@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
 // view shows a verb of the table to a person. A verb without one prints JSON.
@@ -24,7 +25,7 @@ type view struct {
 	aliases []string
 
 	// formats are those that write knows, instead of the usual ones; it finds out by prepare which it is.
-	formats []format
+	formats []output.Format
 
 	// command makes the command where it is more than the table says.
 	command func(a *app, v verbs.Verb) *cobra.Command
@@ -33,10 +34,10 @@ type view struct {
 	complete func(a *app, params any) error
 
 	// prepare refuses what can't be printed, and completes the parameters by what only this process can give.
-	prepare func(a *app, params any, out format) error
+	prepare func(a *app, params any, out output.Format) error
 
 	// all, if not nil, runs the verb on all databases and prints what they answer, in place of all that follows.
-	all func(ctx context.Context, a *app, params any, out format) error
+	all func(ctx context.Context, a *app, params any, out output.Format) error
 
 	// write prints the result.
 	write func(a *app, params, result any) error
@@ -73,7 +74,7 @@ const isVerb = "verb"
 // verb makes the command of a verb in the table.
 func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	params := v.New()
-	var out format
+	var out output.Format
 	c := confirmation{}
 	cmd := &cobra.Command{Use: lastWord(v.Name), Aliases: show.aliases, Short: v.Short, Long: v.Long, Example: v.Example,
 		Annotations: map[string]string{isVerb: v.Name}}
@@ -112,7 +113,7 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	if v.Role == verbs.Operator {
 		c.flags(cmd)
 	}
-	choices := []format{asTable, asJSON, asJSONL}
+	choices := []output.Format{output.AsTable, output.AsJSON, output.AsJSONL}
 	if v.Result().Kind() != reflect.Slice {
 		choices = choices[:2]
 	}
@@ -122,7 +123,7 @@ func (a *app) verb(v verbs.Verb, show view) *cobra.Command {
 	if show.formats != nil {
 		choices = show.formats
 	}
-	formatFlag(cmd, &out, choices...)
+	output.FormatFlag(cmd, &out, choices...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := arguments(v, params, args)
 		if err == nil && show.complete != nil {
@@ -214,7 +215,7 @@ func (f *paramFlag) Set(text string) error {
 func (f *paramFlag) Type() string { return strings.ToLower(f.param.Type.Name()) }
 
 // run runs a verb, and prints what comes of it. What an operator changes is shown and confirmed before.
-func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c confirmation, out format) error {
+func (a *app) run(ctx context.Context, v verbs.Verb, show view, params any, c confirmation, out output.Format) error {
 	if show.prepare != nil {
 		if err := show.prepare(a, params, out); err != nil {
 			return err
@@ -272,7 +273,7 @@ func (d direct) run(ctx context.Context, v verbs.Verb, actor string, params any)
 func (d direct) close() { connect.Close(d.conn) }
 
 // before shows what would be changed, and asks. It tells whether to go on.
-func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out format, run func() (any, error)) (proceed bool, err error) {
+func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out output.Format, run func() (any, error)) (proceed bool, err error) {
 	intent := verbs.IntentOf(params)
 	var found any
 	if dry := intent.DryRun; dry || show.preview != nil {
@@ -281,7 +282,7 @@ func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out fo
 			return false, err
 		}
 		intent.DryRun = false
-		if show.preview != nil && out == asTable {
+		if show.preview != nil && out == output.AsTable {
 			if err := show.preview(a, params, found); err != nil {
 				return false, err
 			}
@@ -297,7 +298,7 @@ func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out fo
 		question, proceed = show.question(params, found)
 	}
 	switch {
-	case !proceed && out != asTable:
+	case !proceed && out != output.AsTable:
 		return false, a.print(show, out, params, found)
 	case !proceed || question == "":
 		return proceed, nil
@@ -306,16 +307,16 @@ func (a *app) before(v verbs.Verb, show view, params any, c confirmation, out fo
 }
 
 // print prints what a verb found or did.
-func (a *app) print(show view, out format, params, result any) error {
+func (a *app) print(show view, out output.Format, params, result any) error {
 	switch {
 	case show.formats != nil:
 		return show.write(a, params, result)
-	case out == asJSON:
-		return printJSON(a.stdout, result)
-	case out == asJSONL:
+	case out == output.AsJSON:
+		return output.JSON(a.stdout, result)
+	case out == output.AsJSONL:
 		list := reflect.ValueOf(result)
 		for i := range list.Len() {
-			if err := printJSONL(a.stdout, []any{list.Index(i).Interface()}); err != nil {
+			if err := output.JSONL(a.stdout, []any{list.Index(i).Interface()}); err != nil {
 				return err
 			}
 		}
@@ -357,7 +358,7 @@ func (a *app) confirm(c confirmation, question string) error {
 	if c.yes {
 		return nil
 	}
-	if !isTerminal(a.stdin) {
+	if !output.IsTerminal(a.stdin) {
 		return exit.Usagef("this is not a terminal, so you can't be asked: add --yes")
 	}
 	fmt.Fprintf(a.stderr, "%s [y/N] ", question)

@@ -14,12 +14,13 @@ import (
 	"github.com/pgoutbox/outbox/admin/verify"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
 	var cfg verify.Config
-	var out format
+	var out output.Format
 	var allowEmpty bool
 	var targetURL, since, until string
 	cmd := &cobra.Command{
@@ -51,8 +52,8 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			if err != nil {
 				return err
 			}
-			if out == asJSON {
-				err = printJSON(a.stdout, v)
+			if out == output.AsJSON {
+				err = output.JSON(a.stdout, v)
 			} else {
 				err = writeVerification(a.stdout, v)
 			}
@@ -80,7 +81,7 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 	flags.DurationVar(&cfg.Settle, "settle", 30*time.Second, "leave out messages younger than this: they may be on their way")
 	flags.IntVar(&cfg.Limit, "limit", 1000, "how many of each kind to name")
 	flags.BoolVar(&allowEmpty, "allow-empty", false, "succeed when there is nothing to compare, too")
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 
@@ -133,9 +134,9 @@ func writeVerification(w io.Writer, v *verify.Verification) error {
 		_, err := fmt.Fprintln(w, "nothing is missing, doubled or inverted")
 		return err
 	}
-	t := newTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
+	t := output.NewTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
 	row := func(fault string, m verify.Message, detail string) {
-		t.row(fault, m.MessageID, m.Position, m.Topic, short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
+		t.Row(fault, m.MessageID, m.Position, m.Topic, output.Short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
 	}
 	for _, m := range v.Missing.List {
 		row("missing", m, "was not applied")
@@ -147,10 +148,10 @@ func writeVerification(w io.Writer, v *verify.Verification) error {
 		row("inverted", m.Message, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
 	}
 	for _, g := range v.Gaps.List {
-		t.row("gap", "", "", g.Topic, short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
+		t.Row("gap", "", "", g.Topic, output.Short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
 			"the consumer has not seen these numbers")
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	named := len(v.Missing.List) + len(v.Doubled.List) + len(v.Inverted.List) + len(v.Gaps.List)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -46,20 +47,20 @@ func thisBuild() build {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of the program and of its schema",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			if out == asJSON {
-				return printJSON(a.stdout, b)
+			if out == output.AsJSON {
+				return output.JSON(a.stdout, b)
 			}
 			_, err := fmt.Fprintf(a.stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
 			return err
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
