@@ -36,7 +36,7 @@ writes with the owner's rights, and the application's role needs none. It may be
   outbox attach shop.orders --columns id,status,total --on insert,update
   outbox attach orders --remove`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
+		RunE: a.On(a.Connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
 			plan.Table = args[0]
 			var trigger schema.Trigger
 			var err error
@@ -53,14 +53,14 @@ writes with the owner's rights, and the application's role needs none. It may be
 				for _, note := range trigger.Notes {
 					sql = "-- " + newLine.ReplaceAllString(note, "$0-- ") + "\n" + sql
 				}
-				_, err := fmt.Fprint(a.stdout, sql)
+				_, err := fmt.Fprint(a.Stdout, sql)
 				return err
 			}
 			if err := a.apply(ctx, lockTimeout+sql); err != nil {
 				return err
 			}
 			for _, note := range trigger.Notes {
-				_, _ = fmt.Fprintln(a.stdout, note)
+				_, _ = fmt.Fprintln(a.Stdout, note)
 			}
 			return nil
 		}),

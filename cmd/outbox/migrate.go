@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
@@ -34,20 +35,20 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 		Example: `  outbox migrate up --database-url postgres://owner@localhost/orders
   outbox migrate up --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: a.On(a.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			applied, err := schema.Up(ctx, conn, cfg)
 			verb := "applied"
 			if cfg.DryRun {
 				verb = "would apply"
 			}
 			for _, m := range applied {
-				fmt.Fprintln(a.stdout, verb, m)
+				fmt.Fprintln(a.Stdout, verb, m)
 			}
 			if err != nil {
 				return err
 			}
 			if len(applied) == 0 {
-				fmt.Fprintf(a.stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
+				fmt.Fprintf(a.Stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
 			}
 			return nil
 		}),
@@ -59,13 +60,6 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 	return cmd
 }
 
-// migration is a line of "migrate status".
-type migration struct {
-	Version   int       `json:"version"`
-	Name      string    `json:"name"`
-	AppliedAt time.Time `json:"applied_at,omitzero"`
-}
-
 func (a *app) migrateStatusCommand() *cobra.Command {
 	var out output.Format
 	var strict bool
@@ -73,19 +67,19 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which migrations the database has",
 		Args:  cobra.NoArgs,
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: a.On(a.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			state, err := schema.Status(ctx, conn)
 			if err != nil {
 				return err
 			}
-			var all []migration
+			var all []draw.Migration
 			for _, m := range state.Applied {
-				all = append(all, migration{m.Version, m.Name, m.AppliedAt})
+				all = append(all, draw.Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
 			}
 			for _, m := range state.Pending {
-				all = append(all, migration{Version: m.Version, Name: m.Name})
+				all = append(all, draw.Migration{Version: m.Version, Name: m.Name})
 			}
-			if err := a.printMigrations(out, state, all); err != nil {
+			if err := draw.Migrations(a.Streams, out, state, all); err != nil {
 				return err
 			}
 			if strict && len(state.Pending) > 0 {
@@ -97,32 +91,6 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON, output.AsJSONL)
 	cmd.Flags().BoolVar(&strict, "exit-code", false, "exit with 1 if migrations are pending")
 	return cmd
-}
-
-func (a *app) printMigrations(out output.Format, state schema.State, all []migration) error {
-	switch out {
-	case output.AsJSON:
-		return output.JSON(a.stdout, struct {
-			Database   string      `json:"database"`
-			Server     string      `json:"server"`
-			Version    int         `json:"version"`
-			Latest     int         `json:"latest"`
-			Migrations []migration `json:"migrations"`
-		}{state.Database, state.Server, state.Version, state.Latest, all})
-	case output.AsJSONL:
-		return output.JSONL(a.stdout, all)
-	}
-	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", output.Clean(state.Database), state.Server,
-		state.Version, state.Latest)
-	t := output.NewTable(a.stdout, "VERSION", "NAME", "APPLIED")
-	for _, m := range all {
-		applied := "pending"
-		if !m.AppliedAt.IsZero() {
-			applied = m.AppliedAt.Local().Format(time.DateTime)
-		}
-		t.Row(fmt.Sprintf("%04d", m.Version), m.Name, applied)
-	}
-	return t.Flush()
 }
 
 func (a *app) migrateSQLCommand() *cobra.Command {
@@ -138,7 +106,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 			if err != nil {
 				return exit.Usagef("%w", err)
 			}
-			_, err = fmt.Fprint(a.stdout, text)
+			_, err = fmt.Fprint(a.Stdout, text)
 			return err
 		},
 	}
@@ -173,7 +141,7 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 			if apply {
 				return a.apply(cmd.Context(), text)
 			}
-			_, err := fmt.Fprint(a.stdout, text)
+			_, err := fmt.Fprint(a.Stdout, text)
 			return err
 		},
 	}
@@ -189,11 +157,11 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 
 // apply runs statements that grant and revoke as one transaction.
 func (a *app) apply(ctx context.Context, sql string) error {
-	at, err := a.database()
+	at, err := a.Database()
 	if err != nil {
 		return err
 	}
-	cfg, err := a.parse(at)
+	cfg, err := a.Parse(at)
 	if err != nil {
 		return err
 	}
@@ -204,7 +172,7 @@ func (a *app) apply(ctx context.Context, sql string) error {
 			warned = append(warned, n.Message)
 		}
 	}
-	conn, err := connect.Open(ctx, cfg, at.origin)
+	conn, err := connect.Open(ctx, cfg, at.Origin)
 	if err != nil {
 		return err
 	}
@@ -228,6 +196,6 @@ func (a *app) apply(ctx context.Context, sql string) error {
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	fmt.Fprintln(a.stderr, "done")
+	fmt.Fprintln(a.Stderr, "done")
 	return nil
 }

@@ -49,7 +49,7 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 				}
 				return a.apply(cmd.Context(), lockTimeout+rename(moved(name), name))
 			}
-			return a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+			return a.On(a.Operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 				if step == 5 { // the configuration has no source by then
 					return a.moveEnd(ctx, conn, table)
 				}
@@ -95,8 +95,8 @@ func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, er
 	if v.table, err = readTable(ctx, conn, table); err != nil {
 		return nil, err
 	}
-	if path, _ := a.configPath(); path != "" {
-		loaded, err := a.load(load.Input{Unopened: true}, nil)
+	if path := a.ConfigPath(); path != "" {
+		loaded, err := a.Load(load.Input{Unopened: true}, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (v *move) copy(ctx context.Context) error {
 	if err := v.apply(ctx, lockTimeout+v.begin); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(v.stdout, v.note)
+	_, err := fmt.Fprintln(v.Stdout, v.note)
 	return err
 }
 
@@ -152,7 +152,7 @@ func (v *move) print(ctx context.Context) error {
 	name := v.table.TableName()
 	run := "outbox migrate from --table " + v.m.Table
 	indent := func(sql string) string { return "     " + strings.ReplaceAll(strings.TrimSpace(sql), "\n", "\n     ") }
-	_, err = fmt.Fprintf(v.stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
+	_, err = fmt.Fprintf(v.Stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
 
 1. Copy. From here on each new row that waits becomes a message of the outbox as well, in its own transaction, and is
    marked as delivered. What waits already, what is inserted as blocked or claimed by a status, and what begins to wait
@@ -260,11 +260,11 @@ func (v *move) finish(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("note that nothing waits: %w", err)
 			}
-			fmt.Fprintln(v.stderr, "nothing waits in the table; stop its relay, and go on with step 3")
+			fmt.Fprintln(v.Stderr, "nothing waits in the table; stop its relay, and go on with step 3")
 			return nil
 		}
 		if n != said {
-			fmt.Fprintf(v.stderr, "%s for the relay that reads the table\n", printed.Many(n, "row waits", "rows wait"))
+			fmt.Fprintf(v.Stderr, "%s for the relay that reads the table\n", printed.Many(n, "row waits", "rows wait"))
 			said = n
 		}
 		select {

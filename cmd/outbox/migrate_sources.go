@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
@@ -29,15 +30,15 @@ so (create_stream, create_topics).`,
   outbox migrate sources --apply`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(load.Input{Unopened: true}, nil)
+			loaded, err := a.Load(load.Input{Unopened: true}, nil)
 			if err != nil {
 				return err
 			}
 			found := 0
 			for _, one := range loaded.Config.All() {
-				at := address{url: one.Database.URL.Text(), origin: "database.url"}
+				at := session.Address{URL: one.Database.URL.Text(), Origin: "database.url"}
 				if loaded.Config.Several() {
-					at.origin += " of " + one.Name
+					at.Origin += " of " + one.Name
 				}
 				n, err := a.prepare(cmd.Context(), at, one, apply)
 				if err != nil {
@@ -46,7 +47,7 @@ so (create_stream, create_topics).`,
 				found += n
 			}
 			if found == 0 {
-				fmt.Fprintln(a.stderr, "nothing is missing")
+				fmt.Fprintln(a.Stderr, "nothing is missing")
 			}
 			return nil
 		},
@@ -57,12 +58,12 @@ so (create_stream, create_topics).`,
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
 // What several destinations need is printed once.
-func (a *app) prepare(ctx context.Context, at address, one config.One, apply bool) (found int, err error) {
-	cfg, err := a.parse(at)
+func (a *app) prepare(ctx context.Context, at session.Address, one config.One, apply bool) (found int, err error) {
+	cfg, err := a.Parse(at)
 	if err != nil {
 		return 0, err
 	}
-	conn, err := connect.Open(ctx, cfg, at.origin)
+	conn, err := connect.Open(ctx, cfg, at.Origin)
 	if err != nil {
 		return 0, err
 	}
@@ -88,7 +89,7 @@ func (a *app) prepare(ctx context.Context, at address, one config.One, apply boo
 				if sql != "" && !printed[sql] {
 					found++
 					printed[sql] = true
-					fmt.Fprintln(a.stdout, sql)
+					fmt.Fprintln(a.Stdout, sql)
 				}
 				continue
 			}
@@ -96,7 +97,7 @@ func (a *app) prepare(ctx context.Context, at address, one config.One, apply boo
 			if _, err := conn.Exec(ctx, s.SQL); err != nil {
 				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, s.What, s.SQL, err)
 			}
-			fmt.Fprintln(a.stdout, "created the", s.What)
+			fmt.Fprintln(a.Stdout, "created the", s.What)
 		}
 	}
 	return found, nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func TestCompletionKnowsVerbsAndWhatIsInTheDatabase(t *testing.T) {
@@ -58,7 +60,7 @@ func TestTheManualHasAPageForEachCommand(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "man1")
 	command(t, t.TempDir(), nil, "man", folder).want(exitOK)
-	root := (&app{}).root()
+	root := (&app{Session: &session.Session{}}).root()
 	commands := 0
 	for rest := documented(root); len(rest) > 0; rest = rest[1:] {
 		cmd := rest[0]

@@ -55,9 +55,9 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
 			if out == output.AsJSON {
-				return output.JSON(a.stdout, b)
+				return output.JSON(a.Stdout, b)
 			}
-			_, err := fmt.Fprintf(a.stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
+			_, err := fmt.Fprintf(a.Stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
 			return err
 		},
 	}
