@@ -10,9 +10,9 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 )
 
 const (
@@ -64,19 +64,19 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out outpu
 	if len(results) == 1 && results[0].Err != nil && !a.Unreachable(results[0].Err) {
 		return 0, results[0].Err
 	}
-	var all []draw.DatabaseCheck
+	var all []report.DatabaseCheck
 	for _, found := range results {
 		if found.Err != nil {
 			r := a.Unknown(found.Err)
-			all = append(all, draw.DatabaseCheck{Name: found.Name, Checked: health.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
+			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
 				Measures: []health.Measure{}, Report: r}})
 			continue
 		}
 		c := found.Value.(*health.Checked)
 		c.Report.OnDatabase(found.Name)
-		all = append(all, draw.DatabaseCheck{Name: found.Name, Checked: p.Of(c.Report)})
+		all = append(all, report.DatabaseCheck{Name: found.Name, Checked: p.Of(c.Report)})
 	}
-	sum, line := draw.Together(all)
+	sum, line := report.Together(all)
 	var document any = sum
 	if len(all) == 1 {
 		line, document = all[0].Checked, all[0].Checked

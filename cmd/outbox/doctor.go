@@ -12,9 +12,9 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/mapping"
 )
@@ -49,14 +49,14 @@ func (a *app) doctorOfTable(ctx context.Context, table string, out output.Format
 		return err
 	}
 	defer connect.Close(conn)
-	report, err := mapping.Doctor(ctx, conn, table)
+	found, err := mapping.Doctor(ctx, conn, table)
 	switch {
 	case err != nil:
 		return err
 	case out == output.AsJSON:
-		return output.JSON(a.Stdout, report)
+		return output.JSON(a.Stdout, found)
 	}
-	_, err = fmt.Fprint(a.Stdout, draw.Table(report))
+	_, err = fmt.Fprint(a.Stdout, report.Table(found))
 	return err
 }
 
@@ -75,7 +75,7 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, stric
 	if err != nil {
 		return err
 	}
-	var all []draw.Examined
+	var all []report.Examined
 	faults := 0
 	for _, found := range results {
 		e, asked := found.Value.(*health.Examination)
@@ -95,9 +95,9 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, stric
 				faults++
 			}
 		}
-		all = append(all, draw.Examined{Name: found.Name, Examination: e})
+		all = append(all, report.Examined{Name: found.Name, Examination: e})
 	}
-	if err := draw.Examinations(a.Streams, out, all); err != nil {
+	if err := report.Doctor(a.Streams, out, all); err != nil {
 		return err
 	}
 	if strict && faults > 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/migrate"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
@@ -95,7 +96,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		return err
 	})
 	a.Flags(root)
-	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(),
+	root.AddCommand(a.relayCommand(), a.probeCommand(), group(migrate.Command(a.Session)), migrate.Attach(a.Session), a.verifyCommand(),
 		a.archiveCommand(), a.configCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
 // commandOf makes the command of a verb.
@@ -36,4 +39,10 @@ func (a *app) specials() map[string]special {
 		"destinations ls": {aliases: []string{"list"}},
 		"handover":        {prepare: a.printWaiting},
 	}
+}
+
+// printWaiting prints what a handover waits for.
+func (a *app) printWaiting(params any, _ output.Format) error {
+	params.(*verbs.Handover).Observe = func(waitsFor string) { fmt.Fprintln(a.Stderr, "waiting:", output.Clean(waitsFor)) }
+	return nil
 }

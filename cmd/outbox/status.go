@@ -10,9 +10,9 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
@@ -50,7 +50,7 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch
 		if err != nil {
 			return err
 		}
-		if err := draw.Reports(a.Streams, out, watch, a.Colours(a.Stdout), reports); err != nil {
+		if err := report.Status(a.Streams, out, watch, a.Colours(a.Stdout), reports); err != nil {
 			return err
 		}
 		if !watch {
@@ -66,26 +66,26 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch
 
 // reports are the results, in their order. Where there is only one, that it can't be asked is an error, unless it can't be
 // reached: that is its state, as a relay and its page have it.
-func (a *app) reports(results []session.Result) ([]draw.DatabaseReport, error) {
+func (a *app) reports(results []session.Result) ([]report.DatabaseReport, error) {
 	if len(results) == 1 && results[0].Err != nil && !a.Unreachable(results[0].Err) {
 		return nil, results[0].Err
 	}
-	var list []draw.DatabaseReport
+	var list []report.DatabaseReport
 	for _, result := range results {
 		if result.Err != nil {
-			list = append(list, draw.DatabaseReport{Name: result.Name, Report: a.Unknown(result.Err)})
+			list = append(list, report.DatabaseReport{Name: result.Name, Report: a.Unknown(result.Err)})
 			continue
 		}
 		r := result.Value.(*health.Report)
 		r.OnDatabase(result.Name)
-		list = append(list, draw.DatabaseReport{Name: result.Name, Report: r})
+		list = append(list, report.DatabaseReport{Name: result.Name, Report: r})
 	}
 	return list, nil
 }
 
 // judged is the end of a command that has shown reports.
-func judged(reports []draw.DatabaseReport, results []session.Result, strict bool) error {
-	worst := draw.WorstFirst(reports)[0]
+func judged(reports []report.DatabaseReport, results []session.Result, strict bool) error {
+	worst := report.WorstFirst(reports)[0]
 	switch {
 	case strict && !worst.Verdict.State.OK() && worst.Name != "":
 		return fmt.Errorf("%s: %s", worst.Name, worst.Verdict)

@@ -12,9 +12,9 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/admin/verify"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
@@ -55,7 +55,7 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 			if out == output.AsJSON {
 				err = output.JSON(a.Stdout, v)
 			} else {
-				err = draw.Verification(a.Stdout, v)
+				err = report.Verification(a.Stdout, v)
 			}
 			switch {
 			case err != nil:

@@ -2,8 +2,6 @@ package draw
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -19,7 +18,7 @@ func listDestinations(to output.Streams, _ *struct{}, list []health.Destination)
 		fmt.Fprintln(to.Stderr, "none: a destination appears when a relay first delivers to it")
 		return nil
 	}
-	return writeDestinations(to.Stdout, &health.Report{At: time.Now(), Destinations: list})
+	return report.Destinations(to.Stdout, &health.Report{At: time.Now(), Destinations: list})
 }
 
 func moveDestination() View {
@@ -52,62 +51,4 @@ func dropDestination() View {
 	}, func(p *verbs.DestinationsDrop, _ destinations.Dropped) (string, bool) {
 		return fmt.Sprintf("Drop destination %s for ever?", output.Clean(p.Destination)), true
 	})
-}
-
-func writeDestinations(w io.Writer, r *health.Report) error {
-	t := output.NewTable(w, "DESTINATION", "STATE", "OWNER", "EPOCH", "LEASE", "PENDING", "OLDEST", "HELD", "BLOCKED", "DEAD", "DELIVERED")
-	for _, d := range r.Destinations {
-		for i, g := range d.Groups {
-			name, oldest := d.Name, d.Oldest
-			if g.Groups > 1 {
-				name, oldest = fmt.Sprintf("%s %d/%d", d.Name, g.Group, g.Groups), g.Oldest
-			}
-			lease := "none"
-			if g.Live {
-				lease = printed.Span(g.LeaseUntil.Sub(r.At)) + " left"
-				if d.Table != nil {
-					lease = "its sessions"
-				}
-			}
-			// What belongs to the destination as a whole stands in its first line.
-			held, blocked, dead, delivered := "", "", "", ""
-			if i == 0 {
-				held, blocked = d.Held.Messages.String(), printed.Number(d.Held.Blocked)
-				dead, delivered = d.Dead.Messages.String(), printed.Number(d.Delivered)
-			}
-			t.Row(name, d.Verdict.Words(), g.Owner, g.Epoch, lease, g.Pending, output.Ago(r.At, oldest), held, blocked, dead, delivered)
-		}
-		if len(d.Groups) == 0 {
-			t.Row(d.Name, d.Verdict.Words(), "", "", "none", "", output.Ago(r.At, d.Oldest), d.Held.Messages,
-				printed.Number(d.Held.Blocked), d.Dead.Messages, "")
-		}
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	// What has been said isn't said again.
-	said := []string{r.Verdict.Cause}
-	say := func(text, because string) {
-		if because != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, because) }) {
-			said = append(said, text)
-			fmt.Fprintln(w, output.Clean(text))
-		}
-	}
-	for _, f := range r.Verdict.Causes()[1:] { // one line for one cause
-		say(health.Verdict{Finding: f, At: r.At}.String(), f.Cause)
-	}
-	for _, d := range r.Destinations {
-		say(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
-		if d.Table != nil && len(d.Table.Untold) > 0 {
-			untold := strings.Join(d.Table.Untold, "; ")
-			say(fmt.Sprintf("%s: can't be told of table %s: %s", d.Name, d.Table.Name, untold), untold)
-		}
-		for _, g := range d.Groups {
-			if g.Recovered() {
-				continue
-			}
-			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, output.Ago(r.At, g.LastErrorAt), output.Short(g.LastError, 300)), g.LastError)
-		}
-	}
-	return nil
 }

@@ -1,5 +1,4 @@
-// Package draw shows the results of commands to a person: those of the verbs, which Views lists, and those of commands
-// that are no verbs.
+// Package draw shows the results of verbs to a person, by the names in Views.
 package draw
 
 import (

@@ -1,4 +1,5 @@
-package main
+// Package migrate has the commands that install the outbox's tables and lead to them: "migrate" and "attach".
+package migrate
 
 import (
 	"context"
@@ -10,22 +11,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
-func (a *app) migrateCommand() *cobra.Command {
-	return group(&cobra.Command{
+// Command is "outbox migrate".
+func Command(s *session.Session) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Install and update the outbox's tables",
-	}, a.migrateUpCommand(), a.migrateStatusCommand(), a.migrateSQLCommand(), a.migrateGrantsCommand(), a.migrateSourcesCommand(),
-		a.migrateFromCommand())
+	}
+	cmd.AddCommand(up(s), status(s), sql(s), grants(s), sources(s), from(s))
+	return cmd
 }
 
-func (a *app) migrateUpCommand() *cobra.Command {
+func up(s *session.Session) *cobra.Command {
 	var cfg schema.UpConfig
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -35,20 +39,20 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 		Example: `  outbox migrate up --database-url postgres://owner@localhost/orders
   outbox migrate up --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: a.On(a.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: s.On(s.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			applied, err := schema.Up(ctx, conn, cfg)
 			verb := "applied"
 			if cfg.DryRun {
 				verb = "would apply"
 			}
 			for _, m := range applied {
-				fmt.Fprintln(a.Stdout, verb, m)
+				fmt.Fprintln(s.Stdout, verb, m)
 			}
 			if err != nil {
 				return err
 			}
 			if len(applied) == 0 {
-				fmt.Fprintf(a.Stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
+				fmt.Fprintf(s.Stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
 			}
 			return nil
 		}),
@@ -60,26 +64,26 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 	return cmd
 }
 
-func (a *app) migrateStatusCommand() *cobra.Command {
+func status(s *session.Session) *cobra.Command {
 	var out output.Format
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show which migrations the database has",
 		Args:  cobra.NoArgs,
-		RunE: a.On(a.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: s.On(s.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			state, err := schema.Status(ctx, conn)
 			if err != nil {
 				return err
 			}
-			var all []draw.Migration
+			var all []report.Migration
 			for _, m := range state.Applied {
-				all = append(all, draw.Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
+				all = append(all, report.Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
 			}
 			for _, m := range state.Pending {
-				all = append(all, draw.Migration{Version: m.Version, Name: m.Name})
+				all = append(all, report.Migration{Version: m.Version, Name: m.Name})
 			}
-			if err := draw.Migrations(a.Streams, out, state, all); err != nil {
+			if err := report.Migrations(s.Streams, out, state, all); err != nil {
 				return err
 			}
 			if strict && len(state.Pending) > 0 {
@@ -93,7 +97,7 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) migrateSQLCommand() *cobra.Command {
+func sql(s *session.Session) *cobra.Command {
 	from, to := 0, schema.Latest()
 	cmd := &cobra.Command{
 		Use:   "sql",
@@ -106,7 +110,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 			if err != nil {
 				return exit.Usagef("%w", err)
 			}
-			_, err = fmt.Fprint(a.Stdout, text)
+			_, err = fmt.Fprint(s.Stdout, text)
 			return err
 		},
 	}
@@ -115,7 +119,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) migrateGrantsCommand() *cobra.Command {
+func grants(s *session.Session) *cobra.Command {
 	var writer, relay, viewer, consumer, emitter string
 	var apply bool
 	cmd := &cobra.Command{
@@ -139,9 +143,9 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 				text += schema.EmitterGrants(emitter)
 			}
 			if apply {
-				return a.apply(cmd.Context(), text)
+				return execute(cmd.Context(), s, text)
 			}
-			_, err := fmt.Fprint(a.Stdout, text)
+			_, err := fmt.Fprint(s.Stdout, text)
 			return err
 		},
 	}
@@ -155,13 +159,13 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 	return cmd
 }
 
-// apply runs statements that grant and revoke as one transaction.
-func (a *app) apply(ctx context.Context, sql string) error {
-	at, err := a.Database()
+// execute runs statements that grant and revoke as one transaction.
+func execute(ctx context.Context, s *session.Session, sql string) error {
+	at, err := s.Database()
 	if err != nil {
 		return err
 	}
-	cfg, err := a.Parse(at)
+	cfg, err := s.Parse(at)
 	if err != nil {
 		return err
 	}
@@ -196,6 +200,6 @@ func (a *app) apply(ctx context.Context, sql string) error {
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	fmt.Fprintln(a.Stderr, "done")
+	fmt.Fprintln(s.Stderr, "done")
 	return nil
 }

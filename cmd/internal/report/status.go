@@ -1,4 +1,4 @@
-package draw
+package report
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ type DatabaseReport struct {
 	*health.Report
 }
 
-// Reports prints reports. With watch it is called again and again: the screen is cleared, JSON is one line.
-func Reports(to output.Streams, out output.Format, watch, colours bool, reports []DatabaseReport) error {
+// Status prints reports. With watch it is called again and again: the screen is cleared, JSON is one line.
+func Status(to output.Streams, out output.Format, watch, colours bool, reports []DatabaseReport) error {
 	if out == output.AsJSON {
 		var document any = reports
 		if len(reports) == 1 {

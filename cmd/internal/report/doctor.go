@@ -1,4 +1,4 @@
-package draw
+package report
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ type Examined struct {
 	*health.Examination
 }
 
-// Examinations prints what the doctor found.
-func Examinations(to output.Streams, out output.Format, all []Examined) error {
+// Doctor prints what the doctor found.
+func Doctor(to output.Streams, out output.Format, all []Examined) error {
 	if out == output.AsJSON && len(all) == 1 {
 		return output.JSON(to.Stdout, all[0].Examination)
 	}

@@ -1,4 +1,4 @@
-package main
+package migrate
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-func (a *app) migrateSourcesCommand() *cobra.Command {
+func sources(s *session.Session) *cobra.Command {
 	var apply bool
 	cmd := &cobra.Command{
 		Use:   "sources",
@@ -30,7 +30,7 @@ so (create_stream, create_topics).`,
   outbox migrate sources --apply`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.Load(load.Input{Unopened: true}, nil)
+			loaded, err := s.Load(load.Input{Unopened: true}, nil)
 			if err != nil {
 				return err
 			}
@@ -40,14 +40,14 @@ so (create_stream, create_topics).`,
 				if loaded.Config.Several() {
 					at.Origin += " of " + one.Name
 				}
-				n, err := a.prepare(cmd.Context(), at, one, apply)
+				n, err := prepare(cmd.Context(), s, at, one, apply)
 				if err != nil {
 					return err
 				}
 				found += n
 			}
 			if found == 0 {
-				fmt.Fprintln(a.Stderr, "nothing is missing")
+				fmt.Fprintln(s.Stderr, "nothing is missing")
 			}
 			return nil
 		},
@@ -58,8 +58,8 @@ so (create_stream, create_topics).`,
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
 // What several destinations need is printed once.
-func (a *app) prepare(ctx context.Context, at session.Address, one config.One, apply bool) (found int, err error) {
-	cfg, err := a.Parse(at)
+func prepare(ctx context.Context, s *session.Session, at session.Address, one config.One, apply bool) (found int, err error) {
+	cfg, err := s.Parse(at)
 	if err != nil {
 		return 0, err
 	}
@@ -79,25 +79,25 @@ func (a *app) prepare(ctx context.Context, at session.Address, one config.One, a
 		if err != nil {
 			return found, fmt.Errorf("%s: %w", d.Name, err)
 		}
-		for _, s := range missing {
+		for _, part := range missing {
 			if !apply {
-				sql := s.SQL
-				if made[s.What] && !printed[sql] {
-					sql = s.Again
+				sql := part.SQL
+				if made[part.What] && !printed[sql] {
+					sql = part.Again
 				}
-				made[s.What] = true
+				made[part.What] = true
 				if sql != "" && !printed[sql] {
 					found++
 					printed[sql] = true
-					fmt.Fprintln(a.Stdout, sql)
+					fmt.Fprintln(s.Stdout, sql)
 				}
 				continue
 			}
 			found++
-			if _, err := conn.Exec(ctx, s.SQL); err != nil {
-				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, s.What, s.SQL, err)
+			if _, err := conn.Exec(ctx, part.SQL); err != nil {
+				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, part.What, part.SQL, err)
 			}
-			fmt.Fprintln(a.Stdout, "created the", s.What)
+			fmt.Fprintln(s.Stdout, "created the", part.What)
 		}
 	}
 	return found, nil
