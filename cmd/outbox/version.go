@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,8 @@ type build struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Schema   int    `json:"schema"`
+
+	time *time.Time // of the revision, nil if it is not recorded
 }
 
 func thisBuild() build {
@@ -35,6 +38,10 @@ func thisBuild() build {
 			switch s.Key {
 			case "vcs.revision":
 				b.Revision = s.Value
+			case "vcs.time":
+				if at, err := time.Parse(time.RFC3339, s.Value); err == nil {
+					b.time = &at
+				}
 			case "vcs.modified":
 				b.Modified = s.Value == "true"
 			}
