@@ -164,9 +164,6 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		besides.Go(func() { d.serveHTTP(aside, listener) })
 	}
 
-	if err := releaseProgram(); err != nil {
-		d.logger.Debug("the program's pages stay in memory", "error", err)
-	}
 	destinations := 0
 	for _, db := range d.wanted {
 		destinations += len(db.Config.Destinations)
