@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -147,4 +148,26 @@ func (d *Daemon) serveHTTP(ctx context.Context, l net.Listener) {
 		d.logger.Error("health and metrics are gone", "error", err)
 	}
 	<-closed
+}
+
+// listen opens the port, nil if there is none.
+func (d *Daemon) listen() (net.Listener, error) {
+	if d.cfg.HTTP.Listen == "" {
+		return nil, nil
+	}
+	listener, err := listen(d.cfg.HTTP.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if d.exposed = public(listener.Addr()); d.exposed {
+		if exposed := d.cfg.HTTP.Exposed(); exposed != "" {
+			_ = listener.Close() // no request has been served
+			return nil, fmt.Errorf("http.listen is %s: %s", d.cfg.HTTP.Listen, exposed)
+		}
+		d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
+	}
+	if secure := d.cfg.HTTP.TLS.Config(); secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
+	return listener, nil
 }

@@ -11,12 +11,6 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
 
-// reload is another configuration for a Daemon that runs.
-type reload struct {
-	databases []Database
-	taken     chan struct{}
-}
-
 // Reload takes over what another configuration says of the databases, and of who may use the API. A database whose
 // settings are others drains and begins again with these; one that isn't named any more ends; the rest goes on
 // untouched. What takes a new process is named in the log, and stays as it was. databases are as for [New]. It returns

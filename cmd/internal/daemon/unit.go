@@ -284,6 +284,17 @@ func (u *unit) deliver(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// purge deletes the delivered rows of a table that asks for it, until ctx ends.
+func (u *unit) purge(ctx context.Context, c config.Destination) {
+	p, err := newPurge(u.conn, c, u.logger)
+	if err == nil {
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		u.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
+	}
+}
+
 func (u *unit) runPart(ctx context.Context, p part) error {
 	c := p.destination
 	logger := p.logger
