@@ -68,8 +68,8 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out outpu
 	for _, found := range results {
 		if found.Err != nil {
 			r := a.Unknown(found.Err)
-			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
-				Measures: []health.Measure{}, Report: r}})
+			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{
+				Result: r.Verdict.Result(), Text: r.Verdict.Cause, Measures: []health.Measure{}, Report: r}})
 			continue
 		}
 		c := found.Value.(*health.Checked)

@@ -120,8 +120,9 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 		return nil, err
 	}
 	b := thisBuild()
+	a.logger = a.Logger(cfg.Log, &a.level)
 	d, err := daemon.New(databases, daemon.Options{
-		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
+		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.logger,
 	})
 	if err != nil {
 		return nil, exit.With(exit.Config, err)

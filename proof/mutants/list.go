@@ -1208,7 +1208,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "of too many connections none is closed",
-		file:  "cmd/internal/daemon/crowd.go",
+		file:  "cmd/internal/daemon/connections.go",
 		old:   "len(c.all) > c.limit && ",
 		wrong: "false && ",
 		pkg:   "./cmd/internal/daemon", run: "TestOfTooManyConnectionsTheOneThatHasWaitedLongestIsClosed",

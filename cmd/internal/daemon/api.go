@@ -72,15 +72,15 @@ func pool(ctx context.Context, conn *pgx.ConnConfig, name string) (*pgxpool.Pool
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// equip gives a unit what is the process's, and an API of its own.
-func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
+// connect gives a unit the process's traces, and opens its API.
+func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) {
 	u.traces, u.served = d.traces, served
 	if served && d.cfg.HTTP.API {
 		if u.api, u.closePools, err = u.openAPI(ctx,
 			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().within(u.Name, r) }); err != nil {
 			return err
 		}
-		options := console.Options{API: u.api, Report: u.watch.amended, History: u.watch.history}
+		options := console.Options{API: u.api, Report: u.watch.current, History: u.watch.history}
 		if d.options.Several {
 			options.Name, options.Databases = u.Name, d.databases
 		}
@@ -93,7 +93,7 @@ func (d *Daemon) equip(ctx context.Context, u *unit, served bool) (err error) {
 func (d *Daemon) databases() (list []console.Database) {
 	for _, u := range *d.routed.Load() {
 		db := console.Database{Name: u.Name}
-		if db.Report, db.Age = u.watch.glance(); u.page != nil {
+		if db.Report, db.Age = u.watch.summary(); u.page != nil {
 			db.Path = "../../" + u.Name + "/console/" // from "databases" of another's
 		}
 		list = append(list, db)

@@ -49,7 +49,7 @@ func New(databases []Database, options Options) (*Daemon, error) {
 	for _, db := range databases {
 		u, err := newUnit(db, d.registry, &d.clients, options)
 		if err != nil {
-			faults = append(faults, d.about(db, err))
+			faults = append(faults, d.withDatabase(db, err))
 			continue
 		}
 		d.units = append(d.units, u)
@@ -61,8 +61,8 @@ func New(databases []Database, options Options) (*Daemon, error) {
 	return d, nil
 }
 
-// about names the database of an error, if there are several.
-func (d *Daemon) about(db Database, err error) error {
+// withDatabase names the database of an error, if there are several.
+func (d *Daemon) withDatabase(db Database, err error) error {
 	if d.options.Several {
 		return fmt.Errorf("database %s: %w", db.Name, err)
 	}

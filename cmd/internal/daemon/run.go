@@ -32,13 +32,13 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if alone.watch.outbox && !d.options.Several {
 		err = alone.register(ctx)
 	}
-	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
-	var besides sync.WaitGroup
-	defer besides.Wait()
-	defer endAside()
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer endBackground()
 	for _, u := range d.units {
 		if err == nil {
-			err = d.equip(aside, u, listener != nil)
+			err = d.connect(background, u, listener != nil)
 		}
 	}
 	if err != nil {
@@ -49,7 +49,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	if listener != nil {
 		d.route()
-		besides.Go(func() { d.serveHTTP(aside, listener) })
+		workers.Go(func() { d.serveHTTP(background, listener) })
 	}
 
 	destinations := 0
@@ -58,17 +58,17 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	d.logger.Info("relay started", "relay", d.cfg.Name, "version", d.options.Version, "databases", len(d.wanted),
 		"destinations", destinations, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
-	besides.Go(func() { supervised(aside, os.Getenv) }) // its watchdog while it drains, too
+	workers.Go(func() { supervised(background, os.Getenv) }) // its watchdog while it drains, too
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
-	err = d.deliver(ctx, aside)
+	err = d.deliver(ctx, background)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
 }
 
 // deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,
 // or all have given up.
-func (d *Daemon) deliver(ctx, aside context.Context) error {
+func (d *Daemon) deliver(ctx, background context.Context) error {
 	type outcome struct {
 		unit *unit
 		err  error
@@ -92,11 +92,11 @@ func (d *Daemon) deliver(ctx, aside context.Context) error {
 			o.unit.stop()
 			o.unit.stop = nil
 			if errs[o.unit] = o.err; ctx.Err() == nil && o.unit.ending {
-				d.change(aside, start)
+				d.change(background, start)
 			}
 		case r := <-d.reloads:
 			d.wanted, d.failed = r.databases, nil
-			d.change(aside, start)
+			d.change(background, start)
 			close(r.taken)
 		}
 	}

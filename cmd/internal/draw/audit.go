@@ -16,7 +16,8 @@ func listAudit(to output.Streams, p *verbs.Audit, list []admin.AuditEntry) error
 	}
 	t := output.NewTable(to.Stdout, "ID", "AT", "BY", "VERB", "DESTINATION", "REASON", "DETAIL")
 	for _, e := range list {
-		t.Row(e.ID, e.At.Local().Format(time.DateTime), e.Actor, e.Verb, e.Destination, output.Short(e.Reason, 60), output.Short(string(e.Detail), 80))
+		t.Row(e.ID, e.At.Local().Format(time.DateTime), e.Actor, e.Verb, e.Destination, output.Short(e.Reason, 60),
+			output.Short(string(e.Detail), 80))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -76,7 +76,8 @@ func listControls(to output.Streams, _ *verbs.Controls, list []admin.Control) er
 		if !c.Until.IsZero() {
 			until = c.Until.Local().Format(time.DateTime)
 		}
-		t.Row(c.Destination, c.Topic, output.Short(c.Key, 40), rate, output.Ago(now, c.Since)+" ago", until, c.Actor, output.Short(c.Reason, 60))
+		t.Row(c.Destination, c.Topic, output.Short(c.Key, 40), rate, output.Ago(now, c.Since)+" ago", until, c.Actor,
+			output.Short(c.Reason, 60))
 	}
 	return t.Flush()
 }

@@ -15,7 +15,8 @@ func listGroups(to output.Streams, _ *verbs.Filter, g find.DeadGroups) error {
 		fmt.Fprintln(to.Stderr, "none")
 		return nil
 	}
-	t := output.NewTable(to.Stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST", "ERROR OF THE LAST")
+	t := output.NewTable(to.Stdout, "GROUP", "MESSAGES", "NEW", "AGAIN", "DESTINATION", "TOPIC", "CAUSE", "FIRST", "LAST",
+		"ERROR OF THE LAST")
 	now := time.Now()
 	for _, d := range g.Groups {
 		t.Row(d.Fingerprint, printed.Number(d.Messages), printed.Number(d.New), printed.Number(d.Again), d.Destination, d.Topic,

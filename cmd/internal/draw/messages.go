@@ -16,7 +16,8 @@ func listMessages(to output.Streams, _ *verbs.MessagesFind, found find.FoundMess
 		t := output.NewTable(to.Stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
 		now := time.Now()
 		for _, m := range found.Messages {
-			t.Row(m.MessageID, m.Position, m.Transaction, m.Segment, m.Topic, output.Short(m.Key, 40), m.EventType, output.Ago(now, m.CreatedAt))
+			t.Row(m.MessageID, m.Position, m.Transaction, m.Segment, m.Topic, output.Short(m.Key, 40), m.EventType,
+				output.Ago(now, m.CreatedAt))
 		}
 		if err := t.Flush(); err != nil {
 			return err

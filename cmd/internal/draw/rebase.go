@@ -15,7 +15,8 @@ func rebase() View {
 			fmt.Fprintln(to.Stderr, "nothing to do: the cursor is of this cluster")
 		}
 		for _, d := range done {
-			fmt.Fprintf(to.Stdout, "rebased %s: %s to be delivered\n", output.Clean(d.Destination), printed.Many(d.Held, "message", "messages"))
+			fmt.Fprintf(to.Stdout, "rebased %s: %s to be delivered\n", output.Clean(d.Destination),
+				printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
 	}), nil, func(p *verbs.Rebase, _ []destinations.Rebased) (string, bool) {

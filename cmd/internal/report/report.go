@@ -174,7 +174,8 @@ func Destinations(w io.Writer, r *health.Report) error {
 			if g.Recovered() {
 				continue
 			}
-			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, output.Ago(r.At, g.LastErrorAt), output.Short(g.LastError, 300)), g.LastError)
+			say(fmt.Sprintf("%s: last error %s ago: %s", d.Name, output.Ago(r.At, g.LastErrorAt),
+				output.Short(g.LastError, 300)), g.LastError)
 		}
 	}
 	return nil
