@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -26,10 +27,6 @@ func (a *app) configCommand() *cobra.Command {
 		Use:   "config",
 		Short: "Check, show and describe the configuration of the relay",
 	}, a.configValidateCommand(), a.configShowCommand(), a.configSchemaCommand(), a.configFromDebeziumCommand())
-}
-
-func setFlag(cmd *cobra.Command, sets *[]string) {
-	cmd.Flags().StringArrayVar(sets, "set", nil, "set PATH=VALUE over file and environment, such as destinations.0.delivery.batch=1000")
 }
 
 func (a *app) configValidateCommand() *cobra.Command {
@@ -68,7 +65,7 @@ be used.`,
 		},
 	}
 	cmd.Flags().BoolVar(&connects, "connect", false, "also try the database, the sources and every broker")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 
@@ -110,7 +107,7 @@ func (a *app) configShowCommand() *cobra.Command {
 			return err
 		},
 	}
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 

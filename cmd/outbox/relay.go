@@ -63,7 +63,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its "+
 		"leases back at once (default: the host's name)")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 
