@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -14,13 +15,6 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
-
-func orText(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
 
 func (a *app) configCommand() *cobra.Command {
 	return group(&cobra.Command{
@@ -53,7 +47,7 @@ be used.`,
 			}
 			path := a.ConfigPath()
 			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
-			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
+			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", cmp.Or(path, "the environment"), some)
 			if !connects {
 				return nil
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 func listLetters(to output.Streams, p *verbs.DeadList, letters []find.DeadLetter) error {
@@ -116,7 +117,7 @@ func editLetter() View {
 	return asks(shows(func(to output.Streams, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
 		for _, l := range letters {
 			fmt.Fprintf(to.Stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID,
-				l.MessageID, verbs.Word(l.Destination))
+				l.MessageID, shell.Word(l.Destination))
 		}
 		return nil
 	}), difference, func(p *verbs.DeadEdit, _ []find.DeadLetter) (string, bool) {
