@@ -13,7 +13,7 @@ import (
 
 // canary fails if the message has not arrived everywhere.
 func canary() View {
-	return asks(shows(func(to output.Streams, _ *verbs.Canary, c health.Canary) error {
+	return confirms(shows(func(to output.Streams, _ *verbs.Canary, c health.Canary) error {
 		for _, name := range slices.Sorted(maps.Keys(c.Settled)) {
 			fmt.Fprintf(to.Stdout, "%s settled it after %v\n", output.Clean(name), c.Settled[name])
 		}
@@ -33,7 +33,7 @@ func canary() View {
 			return errors.New("no destination is there to settle it: start a relay")
 		}
 		return nil
-	}), nil, func(p *verbs.Canary, _ health.Canary) (string, bool) {
-		return fmt.Sprintf("Send a message to topic %q, whose consumers get it?", p.Topic), true
+	}), func(p *verbs.Canary) string {
+		return fmt.Sprintf("Send a message to topic %q, whose consumers get it?", p.Topic)
 	})
 }

@@ -28,9 +28,8 @@ func moveDestination() View {
 		}
 		return strings.Join(m.To, ", ")
 	}
-	return asks(shows(func(to output.Streams, _ *verbs.DestinationsMove, done destinations.Moved) error {
-		_, err := fmt.Fprintf(to.Stdout, "moved %s to %s\n", output.Clean(done.Destination), output.Clean(broker(done)))
-		return err
+	return asks(says(func(_ *verbs.DestinationsMove, done destinations.Moved) string {
+		return fmt.Sprintf("moved %s to %s", output.Clean(done.Destination), output.Clean(broker(done)))
 	}), func(to output.Streams, _ *verbs.DestinationsMove, found destinations.Moved) error {
 		t := output.NewTable(to.Stdout, "DESTINATION", "FROM", "TO")
 		t.Row(found.Destination, strings.Join(found.From, ", "), broker(found))
@@ -41,9 +40,8 @@ func moveDestination() View {
 }
 
 func dropDestination() View {
-	return asks(shows(func(to output.Streams, _ *verbs.DestinationsDrop, done destinations.Dropped) error {
-		_, err := fmt.Fprintf(to.Stdout, "dropped %s\n", output.Clean(done.Destination))
-		return err
+	return asks(says(func(_ *verbs.DestinationsDrop, done destinations.Dropped) string {
+		return "dropped " + output.Clean(done.Destination)
 	}), func(to output.Streams, _ *verbs.DestinationsDrop, found destinations.Dropped) error {
 		t := output.NewTable(to.Stdout, "DESTINATION", "CURSORS", "UNDELIVERED", "HELD", "DEAD")
 		t.Row(found.Destination, found.Cursors, found.Pending, printed.Number(found.Holds), printed.Number(found.DeadLetters))

@@ -9,13 +9,12 @@ import (
 )
 
 func handover() View {
-	return asks(shows(func(to output.Streams, _ *verbs.Handover, done verbs.HandedOver) error {
-		_, err := fmt.Fprintf(to.Stdout, "%s is read by %s\n", output.Clean(done.Destination), done.To)
-		return err
-	}), nil, func(p *verbs.Handover, _ verbs.HandedOver) (string, bool) {
+	return confirms(says(func(_ *verbs.Handover, done verbs.HandedOver) string {
+		return fmt.Sprintf("%s is read by %s", output.Clean(done.Destination), done.To)
+	}), func(p *verbs.Handover) string {
 		if p.To == destinations.ByLog {
-			return "", true // nothing is lost by it
+			return "" // nothing is lost by it
 		}
-		return "Stop reading the write-ahead log for " + output.Clean(p.Destination) + ", and drop its slot?", true
+		return "Stop reading the write-ahead log for " + output.Clean(p.Destination) + ", and drop its slot?"
 	})
 }

@@ -46,10 +46,9 @@ func showInbox(to output.Streams, _ *struct{}, i *health.Inbox) error {
 }
 
 func inboxWindow() View {
-	return asks(shows(func(to output.Streams, _ *verbs.InboxWindow, w verbs.Window) error {
-		_, err := fmt.Fprintf(to.Stdout, "records are kept for at least %s\n", printed.Span(w.Window))
-		return err
-	}), nil, func(p *verbs.InboxWindow, _ verbs.Window) (string, bool) {
-		return fmt.Sprintf("Keep records for %s?", printed.Span(time.Duration(p.Window))), true
+	return confirms(says(func(_ *verbs.InboxWindow, w verbs.Window) string {
+		return "records are kept for at least " + printed.Span(w.Window)
+	}), func(p *verbs.InboxWindow) string {
+		return fmt.Sprintf("Keep records for %s?", printed.Span(time.Duration(p.Window)))
 	})
 }

@@ -38,7 +38,7 @@ func actOnDead(verb string) View {
 
 // bulk is the view of a verb that begins a job. The question has a place for its messages.
 func bulk[P any](question string) View {
-	return asks(shows(func(to output.Streams, _ *P, job jobs.Job) error { return writeOutcome(to, job) }), previewJob,
+	return asks(says(func(_ *P, job jobs.Job) string { return outcome(job) }), previewJob,
 		func(_ *P, found jobs.Job) (string, bool) {
 			return fmt.Sprintf(question, printed.Many(found.Total, "message", "messages")), found.Total > 0
 		})
@@ -61,7 +61,7 @@ func Progress(job jobs.Job) string {
 var past = map[jobs.BulkVerb]string{jobs.BulkRequeue: "requeued", jobs.BulkDiscard: "discarded", jobs.BulkAcknowledge: "acknowledged",
 	jobs.BulkRestore: "restored", jobs.BulkReplay: "replayed"}
 
-func writeOutcome(to output.Streams, job jobs.Job) error {
+func outcome(job jobs.Job) string {
 	text := fmt.Sprintf("%s %s", past[job.Verb], printed.Many(job.Done, "message", "messages"))
 	switch {
 	case job.State == jobs.Undone:
@@ -77,28 +77,15 @@ func writeOutcome(to output.Streams, job jobs.Job) error {
 	if job.Note != "" {
 		text += ": " + job.Note
 	}
-	_, err := fmt.Fprintln(to.Stdout, text)
-	return err
+	return text
 }
 
-func listJobs(to output.Streams, p *verbs.JobsList, jobs []jobs.Job) error {
-	if len(jobs) == 0 {
-		fmt.Fprintln(to.Stderr, "none")
-		return nil
-	}
-	t := output.NewTable(to.Stdout, "JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON")
-	now := time.Now()
-	for _, j := range jobs {
-		t.Row(j.ID, j.Verb, j.State, printed.Number(j.Done), printed.Number(j.Skipped), printed.Number(j.Left), j.Destination,
-			j.Actor, output.Ago(now, j.Planned), output.Short(j.Reason, 60))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if len(jobs) == p.Limit {
-		fmt.Fprintf(to.Stderr, "there may be more: add --before %d\n", jobs[len(jobs)-1].ID)
-	}
-	return nil
+func listJobs() View {
+	return lists("none", []any{"JOB", "VERB", "STATE", "DONE", "SKIPPED", "LEFT", "DESTINATION", "BY", "AGE", "REASON"},
+		func(now time.Time, j jobs.Job) []any {
+			return []any{j.ID, j.Verb, j.State, printed.Number(j.Done), printed.Number(j.Skipped), printed.Number(j.Left), j.Destination,
+				j.Actor, output.Ago(now, j.Planned), output.Short(j.Reason, 60)}
+		}, func(p *verbs.JobsList, last jobs.Job) (int, string) { return p.Limit, fmt.Sprint("--before ", last.ID) })
 }
 
 func showJob(to output.Streams, _ *verbs.JobShow, d jobs.JobDetail) error {
@@ -129,15 +116,11 @@ func showJob(to output.Streams, _ *verbs.JobShow, d jobs.JobDetail) error {
 
 // actOnJob is the view of a verb that acts on a job.
 func actOnJob[P any]() View {
-	return asks(shows(func(to output.Streams, _ *P, job jobs.Job) error { return writeJob(to, job) }), nil,
-		func(*P, jobs.Job) (string, bool) { return "", true })
-}
-
-func writeJob(to output.Streams, job jobs.Job) error {
-	text := fmt.Sprintf("job %d is %s: %s", job.ID, job.State, Progress(job))
-	if job.Note != "" {
-		text += ": " + job.Note
-	}
-	_, err := fmt.Fprintln(to.Stdout, text)
-	return err
+	return confirms(says(func(_ *P, job jobs.Job) string {
+		text := fmt.Sprintf("job %d is %s: %s", job.ID, job.State, Progress(job))
+		if job.Note != "" {
+			text += ": " + job.Note
+		}
+		return text
+	}), func(*P) string { return "" })
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func rebase() View {
-	return asks(shows(func(to output.Streams, _ *verbs.Rebase, done []destinations.Rebased) error {
+	return confirms(shows(func(to output.Streams, _ *verbs.Rebase, done []destinations.Rebased) error {
 		if len(done) == 0 {
 			fmt.Fprintln(to.Stderr, "nothing to do: the cursor is of this cluster")
 		}
@@ -19,7 +19,7 @@ func rebase() View {
 				printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
-	}), nil, func(p *verbs.Rebase, _ []destinations.Rebased) (string, bool) {
-		return "Are all writers and relays stopped? Rebase destination " + output.Clean(p.Destination) + "?", true
+	}), func(p *verbs.Rebase) string {
+		return "Are all writers and relays stopped? Rebase destination " + output.Clean(p.Destination) + "?"
 	})
 }

@@ -19,11 +19,7 @@ func listDeadRows(to output.Streams, p *verbs.TablesDead, rows []jobs.DeadRow) e
 	t := output.NewTable(to.Stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
 	now := time.Now()
 	for _, r := range rows {
-		age := "-"
-		if !r.DeadAt.IsZero() {
-			age = output.Ago(now, r.DeadAt)
-		}
-		t.Row(r.ID, r.MessageID, r.EventType, r.Attempts, age, output.Short(r.Error, output.ErrorWidth))
+		t.Row(r.ID, r.MessageID, r.EventType, r.Attempts, output.Ago(now, r.DeadAt), output.Short(r.Error, output.ErrorWidth))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -42,9 +38,8 @@ func listDeadRows(to output.Streams, p *verbs.TablesDead, rows []jobs.DeadRow) e
 
 // actOnRows is the view of a verb that acts on dead letters of a table. Both texts have a place for their number.
 func actOnRows[P any](ask, done string) View {
-	return asks(shows(func(to output.Streams, _ *P, out jobs.RowOutcome) error {
-		_, err := fmt.Fprintf(to.Stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
-		return err
+	return asks(says(func(_ *P, out jobs.RowOutcome) string {
+		return fmt.Sprintf(done, printed.Many(out.Rows, "message", "messages"))
 	}), func(to output.Streams, _ *P, found jobs.RowOutcome) error {
 		_, err := fmt.Fprintf(to.Stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), output.Clean(found.Table))
 		return err

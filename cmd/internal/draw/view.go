@@ -2,6 +2,9 @@
 package draw
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
@@ -21,14 +24,47 @@ func shows[P, R any](write func(to output.Streams, p *P, r R) error) View {
 	return View{Write: func(to output.Streams, params, result any) error { return write(to, params.(*P), result.(R)) }}
 }
 
-// asks adds to a view what is shown and asked before something is changed.
+// says makes a view of a verb whose result is a line.
+func says[P, R any](line func(p *P, r R) string) View {
+	return shows(func(to output.Streams, p *P, r R) error {
+		_, err := fmt.Fprintln(to.Stdout, line(p, r))
+		return err
+	})
+}
+
+// lists makes a view of a verb whose result is a list: a row for each. none is printed if it is empty. more, if not nil,
+// returns the limit and the flag that continues behind the last one.
+func lists[P, R any](none string, columns []any, row func(now time.Time, r R) []any,
+	more func(p *P, last R) (limit int, flag string)) View {
+	return shows(func(to output.Streams, p *P, list []R) error {
+		if len(list) == 0 && none != "" {
+			fmt.Fprintln(to.Stderr, none)
+			return nil
+		}
+		now := time.Now()
+		t := output.NewTable(to.Stdout, columns...)
+		for _, r := range list {
+			t.Row(row(now, r)...)
+		}
+		if err := t.Flush(); err != nil || more == nil || len(list) == 0 {
+			return err
+		}
+		if limit, flag := more(p, list[len(list)-1]); len(list) == limit {
+			fmt.Fprintf(to.Stderr, "there may be more: add %s\n", flag)
+		}
+		return nil
+	})
+}
+
+// confirms adds to a view the question that is asked first, "" for none.
+func confirms[P any](v View, question func(p *P) string) View {
+	v.Question = func(params, _ any) (string, bool) { return question(params.(*P)), true }
+	return v
+}
+
+// asks adds to a view what is shown and asked before something is changed: whether to proceed.
 func asks[P, R any](v View, preview func(to output.Streams, p *P, found R) error, question func(p *P, found R) (string, bool)) View {
-	if preview != nil {
-		v.Preview = func(to output.Streams, params, found any) error { return preview(to, params.(*P), found.(R)) }
-	}
-	v.Question = func(params, found any) (string, bool) {
-		r, _ := found.(R)
-		return question(params.(*P), r)
-	}
+	v.Preview = func(to output.Streams, params, found any) error { return preview(to, params.(*P), found.(R)) }
+	v.Question = func(params, found any) (string, bool) { return question(params.(*P), found.(R)) }
 	return v
 }
