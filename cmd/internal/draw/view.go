@@ -32,8 +32,8 @@ func says[P, R any](line func(p *P, r R) string) View {
 	})
 }
 
-// lists makes a view of a verb whose result is a list: a row for each. none is printed if it is empty. more, if not nil,
-// returns the limit and the flag that continues behind the last one.
+// lists makes a view of a verb whose result is a list: a row for each. none is printed if the list is empty. more, if
+// not nil, returns the limit and the flag that continues behind the last one.
 func lists[P, R any](none string, columns []any, row func(now time.Time, r R) []any,
 	more func(p *P, last R) (limit int, flag string)) View {
 	return shows(func(to output.Streams, p *P, list []R) error {
