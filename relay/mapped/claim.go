@@ -25,7 +25,7 @@ import (
 //
 // s has one row: the number of locked rows, the position of the first hidden row, and the lanes that fill the page if
 // the whole page is kept back. The statement's rows end with the columns that sight.read reads.
-func (t *table) claimSQL(selected, waits, available, from string) string {
+func claimSQL(t *table, selected, waits, available, from string) string {
 	hidden := "SELECT NULL::bigint AS o_lane, NULL::bigint AS o_by WHERE false"
 	at := "NULL"
 	if t.along != alongNothing { // otherwise no order has to be kept
@@ -36,7 +36,7 @@ func (t *table) claimSQL(selected, waits, available, from string) string {
 		}
 		hidden = fmt.Sprintf(`SELECT %s AS o_lane, min(%s) AS o_by FROM %s m
 	WHERE %s AND %s AND %s AND %s <= (SELECT CASE WHEN count(*) < $3::bigint THEN %s ELSE max(c.o_at) END FROM c) AND %s NOT IN (SELECT c.o_id FROM c) GROUP BY 1`,
-			t.laneSQL(), t.bySQL(), t.name, waits, from, t.unknown(), t.by, end, t.id)
+			laneSQL(t), t.bySQL(), t.name, waits, from, notListedSQL(t), t.by, end, t.id)
 	}
 	return fmt.Sprintf(`WITH c AS MATERIALIZED (
 	SELECT %s%s AS o_id, %s AS o_lane, %s AS o_by, %s AS o_at FROM %s m
@@ -52,18 +52,18 @@ func (t *table) claimSQL(selected, waits, available, from string) string {
 ), s AS (
 	SELECT c.n, (SELECT min(h.o_by) FROM h), CASE WHEN c.n = k.n THEN ARRAY(SELECT DISTINCT k.o_lane FROM k) END
 	FROM (SELECT count(*) AS n FROM c) c, (SELECT count(*) AS n FROM k) k
-)`, selected, t.id, t.laneSQL(), t.bySQL(), at, t.name, available, from, t.unknown(), t.laneSQL(), t.order, hidden)
+)`, selected, t.id, laneSQL(t), t.bySQL(), at, t.name, available, from, notListedSQL(t), laneSQL(t), t.order, hidden)
 }
 
 // lockSQL claims rows by locking them until the transaction ends. Rows that are kept back stay locked too.
-func (t *table) lockSQL(from string) string {
-	return t.claimSQL(t.columns+", ", t.waiting, t.waiting, from) + `
+func lockSQL(t *table, from string) string {
+	return claimSQL(t, t.columns+", ", t.waiting, t.waiting, from) + `
 SELECT c.*, NULL::bigint, s.* FROM s LEFT JOIN (SELECT c.*, row_number() OVER () FROM c) c ON c.o_id NOT IN (SELECT k.o_id FROM k)`
 }
 
 // reserveSQL claims rows by the assignments of set. token tells the claim from others.
-func (t *table) reserveSQL(set assignments, token, waits, available, from string) string {
-	return t.claimSQL("", waits, available, from) + fmt.Sprintf(`, n AS MATERIALIZED (
+func reserveSQL(t *table, set assignments, token, waits, available, from string) string {
+	return claimSQL(t, "", waits, available, from) + fmt.Sprintf(`, n AS MATERIALIZED (
 	SELECT c.o_id, row_number() OVER () AS place FROM c WHERE c.o_id NOT IN (SELECT k.o_id FROM k)
 ), u AS (
 	UPDATE %s m SET %s FROM n WHERE %s = n.o_id RETURNING %s, n.place, %s
@@ -71,7 +71,7 @@ func (t *table) reserveSQL(set assignments, token, waits, available, from string
 }
 
 // laneSQL is a number that all rows of a lane share. Other lanes can have the same number.
-func (t *table) laneSQL() string {
+func laneSQL(t *table) string {
 	text := func(expression string) string { return "nullif((" + expression + `)::text COLLATE "C", '')` }
 	terms := []string{text(t.template(t.mapping.Key))}
 	if t.mapping.AggregateID != "" {

@@ -52,7 +52,7 @@ func (s *leaseSession) take(ctx context.Context, limit int) ([]relay.Delivery, e
 func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) error {
 	return s.settle(ctx, settlement, func(x *settled) *outcomes {
 		o := x.outcomes(s.holds, true)
-		x.behind(o, s.holds)
+		behind(x, o, s.holds)
 		return o
 	})
 }
@@ -96,7 +96,7 @@ func tokens(entries []entry) []mark {
 // rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
 // their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
 // it.
-func (x *settled) behind(o *outcomes, h *holds) {
+func behind(x *settled, o *outcomes, h *holds) {
 	waits := make(map[string]*mark) // by lane
 	ids := make(map[string]*mark)
 	for i := range o.waiting {
@@ -191,7 +191,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 		claimed[rows[i].id] = rows[i].token
 	}
 	s.later.set(&taken, outcomes{})
-	waits, err := s.table.untaken(ctx, conn, list, rows, s.claims.waits)
+	waits, err := untaken(ctx, conn, s.table, list, rows, s.claims.waits)
 	if err != nil {
 		return nil, err
 	}

@@ -152,11 +152,7 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 	o.pairs = pairsSQL(t, cfg)
 	o.scan = scanSQL(t, m, byTransaction, cfg)
 	if !byTransaction && t.along == alongSequence {
-		drawn := "NULL::bigint"
-		if t.by == t.id {
-			drawn = drawnSQL(t.info.Column(t.mapping.ID))
-		}
-		o.look = fmt.Sprintf("SELECT l.*, %s FROM (%s) l", drawn, t.lookSQL())
+		o.look = lookSQL(t, t.by == t.id)
 	}
 	return o
 }

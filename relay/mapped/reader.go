@@ -14,10 +14,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// lookSQL runs before each poll of a table that is ordered by a sequence: see horizon. It leaves out our own
+// lookFormat runs before each poll of a table that is ordered by a sequence: see horizon. It leaves out our own
 // connections. It must be an earlier statement than the one that reads. It finds the table by its name, as the poll
 // does: another table can have that name now. An INSERT into a partition, or a child, need not lock its parent.
-const lookSQL = `
+const lookFormat = `
 SELECT coalesce((SELECT max(%[1]s) FROM %[2]s m WHERE %[1]s > $1::bigint), $1::bigint)::bigint, ARRAY(
 	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
@@ -30,8 +30,14 @@ SELECT coalesce((SELECT max(%[1]s) FROM %[2]s m WHERE %[1]s > $1::bigint), $1::b
 	AND (l.pid = ANY($2::bigint[])) IS NOT TRUE
 )::text[]`
 
-func (t *table) lookSQL() string {
-	return fmt.Sprintf(lookSQL, t.by, t.name, schema.QuoteLiteral(t.name))
+// lookSQL looks for the highest number behind $1, and for writers; with drawn, also for what the sequence of the order has drawn. $2 are our own
+// processes.
+func lookSQL(t *table, drawn bool) string {
+	last := "NULL::bigint"
+	if drawn {
+		last = drawnSQL(t.ordered())
+	}
+	return fmt.Sprintf("SELECT l.*, %s FROM (%s) l", last, fmt.Sprintf(lookFormat, t.by, t.name, schema.QuoteLiteral(t.name)))
 }
 
 // reader polls a table's waiting rows without changing them. One goroutine at a time.
@@ -55,25 +61,23 @@ type reader struct {
 }
 
 // newReader uses the statements that scan returns for a beginning.
-func (s *session) newReader(pageBytes int, scan func(from string) string) *reader {
-	t := s.table
-	r := &reader{conn: s.reading, table: t, free: &s.free, horizon: newHorizon(t)}
-	r.page = pageSize{least: minPage, pageBytes: pageBytes}
+func newReader(conn *pgx.Conn, t *table, scan func(t *table, from string) string, page pageSize, free *freeLists) *reader {
+	r := &reader{conn: conn, table: t, free: free, horizon: newHorizon(t), page: page}
 	if t.along == alongSequence {
-		r.look = fmt.Sprintf("SELECT l.*, %s FROM (%s) l", drawnSQL(t.ordered()), t.lookSQL())
+		r.look = lookSQL(t, true)
 	}
-	r.scan, r.scanAll = scan(t.fromSQL()), scan(fromStart)
+	r.scan, r.scanAll = scan(t, t.fromSQL()), scan(t, fromStart)
 	return r
 }
 
-// scanSQL reads waiting rows without claiming them.
-func (t *table) scanSQL(from string) string {
+// readSQL reads waiting rows without claiming them.
+func readSQL(t *table, from string) string {
 	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint",
-		t.columns, t.name, t.waiting, from, t.unknown(), t.order)
+		t.columns, t.name, t.waiting, from, notListedSQL(t), t.order)
 }
 
-// unknown is the condition that a row is none of the ids $2.
-func (t *table) unknown() string {
+// notListedSQL is the condition that a row is none of the ids $2.
+func notListedSQL(t *table) string {
 	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
 }
 

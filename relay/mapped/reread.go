@@ -11,7 +11,7 @@ import (
 )
 
 // reread reads rows by their ids if they still wait, in no order. clause is appended, to lock them.
-func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause string) ([]relay.Delivery, []row, error) {
+func reread(ctx context.Context, conn *pgx.Conn, t *table, list []hold, clause string) ([]relay.Delivery, []row, error) {
 	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s",
 		t.columns, t.name, t.id, t.idType, t.waiting, clause)
 	var ds []relay.Delivery
@@ -34,7 +34,7 @@ func (t *table) reread(ctx context.Context, conn *pgx.Conn, list []hold, clause 
 }
 
 // untaken returns which of the listed rows wait and could not be taken; taken has the others.
-func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken []row, waits string) (map[string]bool, error) {
+func untaken(ctx context.Context, conn *pgx.Conn, t *table, list []hold, taken []row, waits string) (map[string]bool, error) {
 	if len(taken) == len(list) {
 		return nil, nil
 	}
@@ -60,11 +60,11 @@ func (t *table) untaken(ctx context.Context, conn *pgx.Conn, list []hold, taken 
 // released returns the blocked heads that an operator has changed: their attempts were reset, or the time of the next
 // attempt was changed. That is how an operator releases a blocked lane. A row that is gone is noticed when its lane is
 // read.
-func (t *table) released(ctx context.Context, conn *pgx.Conn, blocked []hold) (refs []uint64, err error) {
+func released(ctx context.Context, conn *pgx.Conn, t *table, blocked []hold) (refs []uint64, err error) {
 	if len(blocked) == 0 {
 		return nil, nil
 	}
-	ds, rows, err := t.reread(ctx, conn, blocked, "")
+	ds, rows, err := reread(ctx, conn, t, blocked, "")
 	if err != nil {
 		return nil, err
 	}

@@ -77,18 +77,18 @@ func (s *session) watch(ctx context.Context, q schema.Querier) error {
 // returns those of reservations, nil for a strategy without.
 func (s *session) prepare() (c *claims) {
 	src, least := s.source, minPage
-	scan, fence, logger := s.table.scanSQL, "", src.cfg.Logger
+	scan, fence, logger := readSQL, "", src.cfg.Logger
 	switch src.strategy {
 	case mapping.SkipLocked:
-		scan, least = s.table.lockSQL, minLockedPage
+		scan, least = lockSQL, minLockedPage
 	case mapping.Lease:
 		c = newClaims(s.table, src.owner, src.cfg.Lease)
 		scan, fence, least = c.take, c.fence, minClaimedPage
 		logger = logger.With("relay", src.owner)
 	}
 	s.marks = newStatements(s.table, false, src.strategy == mapping.SkipLocked, fence, &src.receipts, logger)
-	s.reader = s.newReader(src.cfg.PageBytes, scan)
-	s.reader.page.least, s.reader.claims = least, src.strategy != mapping.Advisory
+	s.reader = newReader(s.reading, s.table, scan, pageSize{least: least, pageBytes: src.cfg.PageBytes}, &s.free)
+	s.reader.claims = src.strategy != mapping.Advisory
 	return c
 }
 
@@ -127,7 +127,7 @@ func (s *session) Lanes(_ context.Context, after string, limit int) ([]string, s
 func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
 	if blocked := s.holds.blocked(); len(blocked) > 0 && time.Since(s.released) > time.Second {
 		err := s.strategy.do(ctx, func(conn *pgx.Conn) error {
-			refs, err := s.table.released(ctx, conn, blocked)
+			refs, err := released(ctx, conn, s.table, blocked)
 			for _, ref := range refs {
 				s.holds.unblock(ref)
 			}
@@ -252,7 +252,7 @@ func (s *session) reload(ctx context.Context, lane string, limit int, gone func(
 			return nil, s.link.failure()
 		}
 		err := s.link.do(func(conn *pgx.Conn) error {
-			ds, rows, err := s.table.reread(ctx, conn, list, "")
+			ds, rows, err := reread(ctx, conn, s.table, list, "")
 			if err != nil {
 				return err
 			}

@@ -398,11 +398,11 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 		if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 			return fmt.Errorf("lock rows: %w", err)
 		}
-		ds, rows, err := s.table.reread(ctx, conn, list, "FOR UPDATE OF m SKIP LOCKED")
+		ds, rows, err := reread(ctx, conn, s.table, list, "FOR UPDATE OF m SKIP LOCKED")
 		if err != nil {
 			return err
 		}
-		waits, err := s.table.untaken(ctx, conn, list, rows, s.table.waiting)
+		waits, err := untaken(ctx, conn, s.table, list, rows, s.table.waiting)
 		if err != nil {
 			return err
 		}
