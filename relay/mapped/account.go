@@ -1,13 +1,10 @@
 package mapped
 
 import (
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // account is what a source knows of its work, whoever asks. Safe for concurrent use.
@@ -40,34 +37,4 @@ func (a *account) settled(s *relay.Settlement) bool {
 		a.noted = a.handled
 	}
 	return news
-}
-
-// Account is what the source knows of its work: of what it holds, no more than its session does.
-func (s *Source) Account() mapping.Account {
-	s.known.mu.Lock()
-	h, handled := s.known.holds, s.known.handled
-	s.known.mu.Unlock()
-	var a mapping.Account
-	if h != nil {
-		a = h.account()
-	}
-	a.HandledAt = handled
-	if len(a.LastError) > schema.MaxNote {
-		a.LastError = strings.ToValidUTF8(a.LastError[:schema.MaxNote], "") + "…"
-	}
-	return a
-}
-
-// note has the account written, where operators look for it.
-func (s *Source) note() {
-	if s.states != nil {
-		s.states.Again(s.cursor())
-	}
-}
-
-// settled notes that a settlement is stored.
-func (s *Source) settled(x *relay.Settlement) {
-	if s.known.settled(x) {
-		s.note()
-	}
 }

@@ -1,15 +1,10 @@
 package mapped
 
 import (
-	"encoding/binary"
 	"fmt"
-	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/relay"
 )
 
 // claimSQL begins a statement that claims rows: it selects at most $3 available rows in order, leaves out the ids $2
@@ -62,12 +57,12 @@ SELECT c.*, NULL::bigint, s.* FROM s LEFT JOIN (SELECT c.*, row_number() OVER ()
 }
 
 // reserveSQL claims rows by the assignments of set. token tells the claim from others.
-func reserveSQL(t *table, set assignments, token, waits, available, from string) string {
+func reserveSQL(t *table, set, token, waits, available, from string) string {
 	return claimSQL(t, "", waits, available, from) + fmt.Sprintf(`, n AS MATERIALIZED (
 	SELECT c.o_id, row_number() OVER () AS place FROM c WHERE c.o_id NOT IN (SELECT k.o_id FROM k)
 ), u AS (
 	UPDATE %s m SET %s FROM n WHERE %s = n.o_id RETURNING %s, n.place, %s
-) SELECT u.*, s.* FROM s LEFT JOIN u ON true`, t.name, strings.Join(set, ", "), t.id, t.columns, token)
+) SELECT u.*, s.* FROM s LEFT JOIN u ON true`, t.name, set, t.id, t.columns, token)
 }
 
 // laneSQL is a number that all rows of a lane share. Other lanes can have the same number.
@@ -80,40 +75,13 @@ func laneSQL(t *table) string {
 	return fmt.Sprintf("hashtextextended(coalesce(%s, %s::text), 0)", strings.Join(terms, ", "), t.id)
 }
 
-// sight is what a poll has seen.
-type sight struct {
-	first    int64   // the first number that was read; the largest number there is if none
-	last     int64   // the last number that was read, if any
-	complete bool    // there are no more rows to read
-	taken    int     // rows that were locked
-	hidden   int64   // the lowest number of a waiting row that could not be taken; the largest number there is if none
-	crowd    []int64 // the lanes that fill a page that is kept back
+// readSQL reads waiting rows without claiming them.
+func readSQL(t *table, from string) string {
+	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint",
+		t.columns, t.name, t.waiting, from, notListedSQL(t), t.order)
 }
 
-// read reads the last columns of a claim: the position of a row, its token, and the columns of s.
-func (s *sight) read(_ *relay.Delivery, r *row, v [][]byte) error {
-	if len(v) < 5 {
-		return errRow
-	}
-	v = v[len(v)-5:]
-	if r != nil {
-		if len(v[0]) != 8 {
-			return errRow
-		}
-		r.place = int64(binary.BigEndian.Uint64(v[0]))
-		if len(v[1]) == 8 {
-			r.token = strconv.FormatInt(int64(binary.BigEndian.Uint64(v[1])), 10)
-		}
-	}
-	if len(v[2]) != 8 {
-		return errRow
-	}
-	s.taken = int(binary.BigEndian.Uint64(v[2]))
-	if len(v[3]) == 8 {
-		s.hidden = int64(binary.BigEndian.Uint64(v[3]))
-	}
-	if r != nil || v[4] == nil {
-		return nil
-	}
-	return pgtype.NewMap().Scan(pgtype.Int8ArrayOID, pgtype.BinaryFormatCode, v[4], &s.crowd)
+// notListedSQL is the condition that a row is none of the ids $2.
+func notListedSQL(t *table) string {
+	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
 }

@@ -18,28 +18,6 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// The positions of the columns that make up a row. The columns of the mapping's headers follow them.
-const (
-	colID = iota
-	colBy
-	colMessageID
-	colTopic
-	colKey
-	colAggregateType
-	colAggregateID
-	colEventType
-	colPayload
-	colContentType
-	colHeaders
-	colDeliverAt
-	colNextAttempt
-	colCreatedAt
-	colAttempts
-	colLayout
-	colIdentity
-	columnCount
-)
-
 // row is a message that was read, with what identifies it in its table.
 type row struct {
 	id    string
@@ -253,4 +231,18 @@ func timestamp(b []byte) time.Time {
 	default:
 		return time.UnixMicro(us + epoch).UTC()
 	}
+}
+
+// number reads an id that is a whole number.
+func number(id string) (n int64) {
+	negative := id[0] == '-'
+	for _, c := range []byte(id) {
+		if c != '-' {
+			n = n*10 + int64(c-'0')
+		}
+	}
+	if negative {
+		return -n
+	}
+	return n
 }

@@ -94,9 +94,3 @@ func (t *table) unchanged(ctx context.Context, q schema.Querier, byLog bool) err
 	}
 	return nil
 }
-
-func (t *table) errChanged() error {
-	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed, or it was truncated or rewritten: "+
-		"the session ends, and the next one reads it from the beginning",
-		t.name)
-}

@@ -263,21 +263,3 @@ func (s *leaseSession) alone(ctx context.Context, conn *pgx.Conn) (alone bool, e
 	}
 	return alone, nil
 }
-
-// awaitPresence takes the lock that all relays of the table share.
-func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string) error {
-	for {
-		var got bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got); err != nil || got {
-			return err
-		}
-		if err := dial.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-// presence is the advisory lock by which a relay finds out whether there are others.
-func (t *table) presence() string {
-	return fmt.Sprintf("%d::bigint", int64(hash64("pgoutbox lease\x00"+t.info.Schema+"\x00"+t.info.Name)))
-}

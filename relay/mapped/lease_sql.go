@@ -73,7 +73,9 @@ func newClaims(t *table, owner string, lease time.Duration) *claims {
 		set.set(m.Failure.Attempts, "least(coalesce("+column(m.Failure.Attempts)+", 0), 32766) + 1") // the column may be a smallint
 	}
 	token := fmt.Sprintf("(extract(epoch FROM %s::timestamptz) * 1000000)::bigint", mark)
-	c.take = func(t *table, from string) string { return reserveSQL(t, set, token, waits, available, from) }
+	c.take = func(t *table, from string) string {
+		return reserveSQL(t, strings.Join(set, ", "), token, waits, available, from)
+	}
 	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
 	same := fmt.Sprintf("%s = o.id::%s", t.id, t.idType)
 	// A row that waits for another attempt may have a time of its own before which no relay takes it.

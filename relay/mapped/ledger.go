@@ -38,20 +38,6 @@ func (l *ledger) add(ds []relay.Delivery, rows []row, numbered bool) {
 	}
 }
 
-// number reads an id that is a whole number.
-func number(id string) (n int64) {
-	negative := id[0] == '-'
-	for _, c := range []byte(id) {
-		if c != '-' {
-			n = n*10 + int64(c-'0')
-		}
-	}
-	if negative {
-		return -n
-	}
-	return n
-}
-
 // through returns the rows up to d that were handed out and are not settled.
 func (l *ledger) through(d *relay.Delivery) []entry {
 	if d == nil {

@@ -3,6 +3,7 @@ package mapped
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -175,4 +177,32 @@ func (l *logLayout) moments(ctx context.Context, conn *pgx.Conn, name string, ro
 		all[places[n]] = bytes.Clone(answer.RawValues()[0])
 	}
 	return all, answer.Err()
+}
+
+// logRow is an inserted row, with the texts of its columns.
+type logRow struct {
+	number   uint64
+	relation *wal.Relation
+	layout   *logLayout // of the relation, once it is read
+	id       string
+	values   []wal.Value
+}
+
+// text returns a column's text; nil for NULL.
+func (r *logRow) text(name string) []byte {
+	at, there := r.layout.columns[name]
+	if !there || r.values[at].Null {
+		return nil
+	}
+	return r.values[at].Text
+}
+
+// parseUTC reads a time with the offset of UTC and a year of four digits, as the server writes most of them, into the
+// server's binary output. It returns nil for any other: those are the server's to read.
+func parseUTC(text []byte) []byte {
+	at, err := time.Parse("2006-01-02 15:04:05.999999+00", string(text))
+	if err != nil {
+		return nil
+	}
+	return binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro()-epoch))
 }

@@ -162,13 +162,6 @@ func inGroup(partition string, cfg Config) string {
 	return fmt.Sprintf("(%s %% %[2]d + %[2]d) %% %[2]d = %[3]d", partition, cfg.Groups, cfg.Group)
 }
 
-// drawnSQL is the last number that the sequence of c has drawn, at least that of every row that the statement sees. It
-// is NULL if the sequence has drawn none, or if this role may not read it.
-func drawnSQL(c *mapping.TableColumn) string {
-	return fmt.Sprintf("CASE WHEN has_sequence_privilege(%[1]d::oid, 'USAGE, SELECT') THEN "+
-		"pg_sequence_last_value(%[1]d::oid::regclass) END", c.Sequence)
-}
-
 // pairsSQL walks from one topic and partition to the next along their index.
 func pairsSQL(t *table, cfg Config) string {
 	m := &t.mapping.Offsets

@@ -14,32 +14,6 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// lookFormat runs before each poll of a table that is ordered by a sequence: see horizon. It leaves out our own
-// connections. It must be an earlier statement than the one that reads. It finds the table by its name, as the poll
-// does: another table can have that name now. An INSERT into a partition, or a child, need not lock its parent.
-const lookFormat = `
-SELECT coalesce((SELECT max(%[1]s) FROM %[2]s m WHERE %[1]s > $1::bigint), $1::bigint)::bigint, ARRAY(
-	SELECT l.virtualtransaction FROM pg_catalog.pg_locks l
-	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-	AND l.relation = ANY(ARRAY(WITH RECURSIVE tree AS (
-		SELECT to_regclass(%[3]s)::oid AS oid
-		UNION ALL
-		SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid
-	) SELECT t.oid FROM tree t)) AND l.granted
-	AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-	AND (l.pid = ANY($2::bigint[])) IS NOT TRUE
-)::text[]`
-
-// lookSQL looks for the highest number behind $1, and for writers; with drawn, also for what the sequence of the order has drawn. $2 are our own
-// processes.
-func lookSQL(t *table, drawn bool) string {
-	last := "NULL::bigint"
-	if drawn {
-		last = drawnSQL(t.ordered())
-	}
-	return fmt.Sprintf("SELECT l.*, %s FROM (%s) l", last, fmt.Sprintf(lookFormat, t.by, t.name, schema.QuoteLiteral(t.name)))
-}
-
 // reader polls a table's waiting rows without changing them. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
@@ -68,17 +42,6 @@ func newReader(conn *pgx.Conn, t *table, scan func(t *table, from string) string
 	}
 	r.scan, r.scanAll = scan(t, t.fromSQL()), scan(t, fromStart)
 	return r
-}
-
-// readSQL reads waiting rows without claiming them.
-func readSQL(t *table, from string) string {
-	return fmt.Sprintf("SELECT %s FROM %s m WHERE %s AND %s AND %s ORDER BY %s LIMIT $3::bigint",
-		t.columns, t.name, t.waiting, from, notListedSQL(t), t.order)
-}
-
-// notListedSQL is the condition that a row is none of the ids $2.
-func notListedSQL(t *table) string {
-	return fmt.Sprintf("(%s = ANY($2::text[]::%s[])) IS NOT TRUE", t.id, t.idType)
 }
 
 // poll returns the next waiting rows in order, at most limit. own are the processes that hold our locks. leave lists

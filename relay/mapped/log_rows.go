@@ -2,37 +2,15 @@ package mapped
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
-	"github.com/pgoutbox/outbox/schema"
 )
-
-// logRow is an inserted row, with the texts of its columns.
-type logRow struct {
-	number   uint64
-	relation *wal.Relation
-	layout   *logLayout // of the relation, once it is read
-	id       string
-	values   []wal.Value
-}
-
-// text returns a column's text; nil for NULL.
-func (r *logRow) text(name string) []byte {
-	at, there := r.layout.columns[name]
-	if !there || r.values[at].Null {
-		return nil
-	}
-	return r.values[at].Text
-}
 
 // logRows turns inserts into the columns that decode reads, so that a message is the same whether it comes by the log
 // or from the table. One goroutine at a time.
@@ -154,54 +132,4 @@ func (r *logRows) fill(row *logRow) (err error) {
 		v[columnCount+i] = text(h.Column)
 	}
 	return nil
-}
-
-// parseUTC reads a time with the offset of UTC and a year of four digits, as the server writes most of them, into the
-// server's binary output. It returns nil for any other: those are the server's to read.
-func parseUTC(text []byte) []byte {
-	at, err := time.Parse("2006-01-02 15:04:05.999999+00", string(text))
-	if err != nil {
-		return nil
-	}
-	return binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro()-epoch))
-}
-
-// burySQL inserts a row, as it came by the log, into the dead-letter table: it fills the columns of the same names, and
-// overwrites those that describe the failure.
-func (t *table) burySQL(conn *pgx.Conn, row *logRow, dead *relay.Dead) (sql string, args []any) {
-	outcome := map[string]any{"reason": string(dead.Reason),
-		"error": schema.Note(conn, dead.Err), "attempts": fmt.Sprint(dead.Delivery.Attempts)}
-	if name := t.mapping.Failure.Error; name != "" {
-		outcome[name] = outcome["error"]
-	}
-	if name := t.mapping.Failure.Attempts; name != "" {
-		outcome[name] = outcome["attempts"]
-	}
-	var names, values []string
-	of := make(map[string]string)
-	for _, c := range t.dead.Columns {
-		value, there := outcome[c.Name]
-		if at, sent := row.layout.columns[c.Name]; sent && !there {
-			value, there = nil, true
-			if v := row.values[at]; !v.Null {
-				value = string(v.Text)
-			}
-		}
-		switch {
-		case c.Generated:
-		case c.Name == "dead_at":
-			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, "now()")
-		case there:
-			args = append(args, value)
-			of[c.Name] = fmt.Sprintf("$%d::text::%s", len(args), c.Type)
-			if was := row.layout.table.info.Column(c.Name); c.Kind == mapping.KindBytes && was != nil && was.Kind != mapping.KindBytes {
-				of[c.Name] = fmt.Sprintf("convert_to($%d::text, 'UTF8')::%s", len(args), c.Type) // the column was a text
-			}
-			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, of[c.Name])
-		}
-	}
-	return fmt.Sprintf("WITH n AS MATERIALIZED (SELECT WHERE %s), k AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s "+
-		"FROM n RETURNING 1) SELECT %s",
-		t.notDeadYet(func(name string) string { return of[name] }), t.dead.TableName(), strings.Join(names, ", "),
-		strings.Join(values, ", "), t.keptSQL("n")), args
 }
