@@ -1,10 +1,13 @@
 package mapped
 
 import (
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // account is what a source knows of its work, whoever asks. Safe for concurrent use.
@@ -13,6 +16,22 @@ type account struct {
 	holds   *holds    // of the session; nil without one
 	handled time.Time // when a row was last settled
 	noted   time.Time // when that was last to be written
+}
+
+// now returns the account: of what is held, no more than the session knows.
+func (a *account) now() mapping.Account {
+	a.mu.Lock()
+	h, handled := a.holds, a.handled
+	a.mu.Unlock()
+	var now mapping.Account
+	if h != nil {
+		now = h.account()
+	}
+	now.HandledAt = handled
+	if len(now.LastError) > schema.MaxNote {
+		now.LastError = strings.ToValidUTF8(now.LastError[:schema.MaxNote], "") + "…"
+	}
+	return now
 }
 
 // handledEvery is how often it is written that rows are settled, while nothing else is to be written.

@@ -50,7 +50,7 @@ func (s *advisorySession) Held(ctx context.Context, lane string, limit int) ([]r
 
 func (s *advisorySession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
-		if err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+		if err := s.statements.store(ctx, conn, &outcomes{}, &s.later); err != nil {
 			return err
 		}
 		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock("+s.table.lock()+")")

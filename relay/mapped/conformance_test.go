@@ -34,8 +34,7 @@ func TestAdvisoryIsASource(t *testing.T) {
 
 // crash ends connections as a killed process does.
 func crash(s *Source, l *link, conns ...*pgx.Conn) {
-	l.stop()
-	<-l.ended
+	l.stopKeeping()
 	_ = l.conn.PgConn().Conn().Close()
 	for _, c := range conns {
 		_ = c.PgConn().Conn().Close()
@@ -106,8 +105,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, mapping.Mapping, Conf
 		crash(s.(*offsetSession).source, s.(*offsetSession).link, s.(*offsetSession).reading)
 	}
 	h.Hang = func(s relay.Session) {
-		s.(*offsetSession).link.stop()
-		<-s.(*offsetSession).link.ended
+		s.(*offsetSession).link.stopKeeping()
 	}
 	return h
 }

@@ -204,7 +204,7 @@ func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane stri
 // Close gives up the rows that are reserved and not settled.
 func (s *leaseSession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
-		if err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+		if err := s.statements.store(ctx, conn, &outcomes{}, &s.later); err != nil {
 			return err
 		}
 		entries := append(s.ledger.all(), s.holds.claimed()...)

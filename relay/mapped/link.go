@@ -38,16 +38,28 @@ type link struct {
 	ended chan struct{}
 }
 
-// newLink keeps a connection alive until close, by calling keep every third of the lease. Then it calls watch, whose
-// statements take turns with all others: on a slow line, all together would last longer than a short lease.
-func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
-	watch func(ctx context.Context, q schema.Querier) error) *link {
+// newLink returns a link that calls keep before a statement if that was not called for a third of the lease.
+func newLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *link {
 	l := &link{conn: conn, lease: lease, keep: keep, kept: time.Now(), broken: make(chan struct{}), ended: make(chan struct{})}
 	l.state.said = l.kept
+	return l
+}
+
+// keepLink keeps a connection alive until close, by calling keep every third of the lease. Then it calls watch, whose
+// statements take turns with all others: on a slow line, all together would last longer than a short lease.
+func keepLink(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
+	watch func(ctx context.Context, q schema.Querier) error) *link {
+	l := newLink(conn, lease, keep)
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	go l.keepAlive(ctx, watch)
 	return l
+}
+
+// stopKeeping leaves the connection as it is.
+func (l *link) stopKeeping() {
+	l.stop()
+	<-l.ended
 }
 
 func (l *link) keepAlive(ctx context.Context, watch func(ctx context.Context, q schema.Querier) error) {
@@ -219,10 +231,9 @@ func (l *link) expires() time.Time {
 
 var errClosed = errors.New("the session is closed")
 
-// close stops keep, runs farewell if the link still works, and closes the connection.
+// close stops to keep the connection, runs farewell if the link still works, and closes the connection.
 func (l *link) close(farewell func(*pgx.Conn) error) error {
-	l.stop()
-	<-l.ended
+	l.stopKeeping()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.failure()

@@ -73,6 +73,15 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *table, r *wal.Relation
 	return l, nil
 }
 
+// nullRow is a row of the present types in which every column is NULL.
+func (t *table) nullRow() *logRow {
+	row := &logRow{layout: &logLayout{table: t, columns: make(map[string]int)}}
+	for i, c := range t.info.Columns {
+		row.layout.columns[c.Name], row.values = i, append(row.values, wal.Value{Null: true})
+	}
+	return row
+}
+
 // text is a column's text as textSQL has it.
 func (l *logLayout) text(name string, row *logRow) []byte {
 	text, c := row.text(name), l.table.info.Column(name)

@@ -94,8 +94,8 @@ func (r *logRows) readAlike(ctx context.Context, conn *pgx.Conn, ds []relay.Deli
 	return ds, nil
 }
 
-// keep copies values into one allocation.
-func keep(values []wal.Value) []wal.Value {
+// copyValues copies values into one allocation.
+func copyValues(values []wal.Value) []wal.Value {
 	size := 0
 	for i := range values {
 		size += len(values[i].Text)

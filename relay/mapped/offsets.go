@@ -87,7 +87,7 @@ func (s *session) prepareOffsets(ctx context.Context) (*offsets, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
-	s.marks = newStatements(t, true, false, "", nil, src.cfg.Logger)
+	s.statements = newStatements(t, true, false, "", nil, src.cfg.Logger)
 	return resolveOffsets(ctx, s.conn, t, byTransaction, src.owner, src.cfg)
 }
 
@@ -534,7 +534,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o, &outcomes{}); err != nil {
+	if err := s.statements.queue(conn, b, o, &outcomes{}); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {

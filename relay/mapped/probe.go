@@ -149,14 +149,14 @@ func (p *probe) sample(ctx context.Context, rows []row) ([]mark, error) {
 
 // outcomes marks a row as each settlement can, or no row, which shows missing rights at least.
 func (p *probe) outcomes(ctx context.Context, marks []mark) error {
-	s := p.marks
+	s := p.statements
 	blocked := append([]mark(nil), marks...)
 	for i := range blocked {
 		blocked[i].wait, blocked[i].blocked = nil, true
 	}
 	waits, bury := p.table.mapping.Unsettled(), "make a dead letter of a row"
-	if s.table.dead != nil {
-		bury += " in " + s.table.dead.TableName().String()
+	if p.table.dead != nil {
+		bury += " in " + p.table.dead.TableName().String()
 	}
 	for _, o := range []struct {
 		what, sql string
@@ -171,7 +171,7 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 		if o.sql == "" {
 			continue // the mapping has no column for it
 		}
-		if o.sql == s.dead && s.table.dead != nil {
+		if o.sql == s.dead && p.table.dead != nil {
 			if err := p.deadTable(ctx, len(marks) == 0); err != nil {
 				return fmt.Errorf("%s: %w", o.what, err)
 			}
@@ -249,8 +249,7 @@ func (p *probe) offsets(ctx context.Context) error {
 	s := &offsetSession{session: &p.session, offsets: o, parts: make(map[partName]*part), horizon: newHorizon(p.table),
 		page: pageSize{pageBytes: p.source.cfg.PageBytes}}
 	p.strategy = s
-	// Nothing keeps it alive.
-	p.link = &link{conn: p.conn, lease: p.source.cfg.Lease, keep: ping, kept: time.Now(), broken: make(chan struct{})}
+	p.link = newLink(p.conn, p.source.cfg.Lease, ping)
 	p.pace = pace{cfg: &p.source.cfg, broken: p.link.broken}
 	names, err := s.unknown(ctx)
 	if err != nil {
@@ -336,11 +335,7 @@ func (p *probe) log(ctx context.Context) error {
 	if p.table.dead == nil {
 		return err
 	}
-	row := &logRow{layout: &logLayout{table: p.table, columns: make(map[string]int)}}
-	for i, c := range p.table.info.Columns {
-		row.layout.columns[c.Name], row.values = i, append(row.values, wal.Value{Null: true})
-	}
-	sql, args := p.table.burySQL(p.conn, row, &relay.Dead{Delivery: &relay.Delivery{}, Reason: relay.ReasonRefused})
+	sql, args := p.table.burySQL(p.conn, p.table.nullRow(), &relay.Dead{Delivery: &relay.Delivery{}, Reason: relay.ReasonRefused})
 	buryErr := p.exec(ctx, "EXPLAIN "+sql, args...)
 	for _, c := range p.table.dead.Columns { // the texts of the log are cast, which fails with the first row
 		was := p.table.info.Column(c.Name)

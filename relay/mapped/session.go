@@ -11,7 +11,6 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
-	"github.com/pgoutbox/outbox/relay/internal/reuse"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -35,21 +34,21 @@ const soon = 20 * time.Millisecond
 // session is what the strategies share. Next runs in one goroutine, the other methods in another; they share the ledger
 // and the holds.
 type session struct {
-	strategy strategy
-	source   *Source
-	table    *table
-	pooled   error // why server sessions are not ours, if a pooler is in between
-	conn     *pgx.Conn
-	listener *listener
-	link     *link // conn, once it is kept alive; the session lasts as long as it
-	marks    *statements
-	later    later // what is still to be stored
-	ledger   ledger
-	holds    *holds
-	own      []uint32       // the server processes that hold our locks
-	controls relay.Controls // as they were read last
-	released time.Time      // when we looked last whether blocked rows were released
-	free     freeLists
+	strategy   strategy
+	source     *Source
+	table      *table
+	pooled     error // why server sessions are not ours, if a pooler is in between
+	conn       *pgx.Conn
+	listener   *listener
+	link       *link // conn, once it is kept alive; the session lasts as long as it
+	statements *statements
+	later      later // what is still to be stored
+	ledger     ledger
+	holds      *holds
+	own        []uint32       // the server processes that hold our locks
+	controls   relay.Controls // as they were read last
+	released   time.Time      // when we looked last whether blocked rows were released
+	free       freeLists
 
 	// Only Next uses the rest.
 	reading *pgx.Conn
@@ -63,7 +62,7 @@ type session struct {
 // begin keeps the session's connection alive by keep, for the strategy that embeds it.
 func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Conn) error) {
 	s.strategy = of
-	s.link = newLink(s.conn, s.source.cfg.Lease, keep, s.watch)
+	s.link = keepLink(s.conn, s.source.cfg.Lease, keep, s.watch)
 	s.listener = s.source.listen()
 	s.pace = pace{cfg: &s.source.cfg, broken: s.link.broken, heard: s.listener.heard}
 }
@@ -86,7 +85,7 @@ func (s *session) prepare() (c *claims) {
 		scan, fence, least = c.take, c.fence, minClaimedPage
 		logger = logger.With("relay", src.owner)
 	}
-	s.marks = newStatements(s.table, false, src.strategy == mapping.SkipLocked, fence, &src.receipts, logger)
+	s.statements = newStatements(s.table, false, src.strategy == mapping.SkipLocked, fence, &src.receipts, logger)
 	s.reader = newReader(s.reading, s.table, scan, pageSize{least: least, pageBytes: src.cfg.PageBytes}, &s.free)
 	s.reader.claims = src.strategy != mapping.Advisory
 	return c
@@ -107,11 +106,9 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if s.rest, err = s.strategy.take(ctx, limit); err != nil || len(s.rest) == 0 && s.full != nil {
 			return relay.Batch{Full: s.full}, err
 		}
-		s.last = &page{deliveries: s.rest}
-		s.last.users.Store(1)
+		s.last = newPage(s.rest)
 	}
-	page := s.last
-	b := reuse.Cut(&s.rest, limit, &page.users, func() { page.recycle(&s.free) })
+	b := s.last.cut(&s.rest, limit, &s.free)
 	b.Full = s.full
 	return b, nil
 }
@@ -220,7 +217,7 @@ func (s *session) storeLater(ctx context.Context) error {
 	}
 	ctx, cancel := s.source.lasting(ctx)
 	defer cancel()
-	return s.link.do(func(conn *pgx.Conn) error { return s.marks.store(ctx, conn, &outcomes{}, &s.later) })
+	return s.link.do(func(conn *pgx.Conn) error { return s.statements.store(ctx, conn, &outcomes{}, &s.later) })
 }
 
 // settle stores the outcomes that sort makes of a settlement.
@@ -228,7 +225,7 @@ func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort 
 	return s.link.do(func(conn *pgx.Conn) error {
 		// This split happens inside do; otherwise the tokens of claims could be renewed in between.
 		x := split(settlement, s.ledger.through(settlement.Through))
-		if err := s.marks.store(ctx, conn, sort(x), &s.later); err != nil {
+		if err := s.statements.store(ctx, conn, sort(x), &s.later); err != nil {
 			return err
 		}
 		s.remember(x)

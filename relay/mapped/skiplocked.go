@@ -64,7 +64,7 @@ type transaction struct {
 
 // adopt makes a link of a connection.
 func (s *skipLockedSession) adopt(conn *pgx.Conn) {
-	l := newLink(conn, s.source.cfg.Lease,
+	l := keepLink(conn, s.source.cfg.Lease,
 		func(ctx context.Context, conn *pgx.Conn) error { return seen(ctx, conn, s.table.name) }, s.watch)
 	s.mu.Lock()
 	s.links, s.idle = append(s.links, l), append(s.idle, l)
@@ -344,14 +344,14 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 		b = &pgx.Batch{}
 	}
 	var left outcomes
-	if err := s.marks.queue(conn, b, o, &left); err != nil {
+	if err := s.statements.queue(conn, b, o, &left); err != nil {
 		return err
 	}
 	b.Queue("SET CONSTRAINTS ALL IMMEDIATE")
 	b.Queue("COMMIT")
 	err := send(ctx, conn, b)
 	if err == nil {
-		s.later.set(o, s.marks.postpone(&left))
+		s.later.set(o, s.statements.postpone(&left))
 		return nil
 	}
 	if !refuses(err, o) {
@@ -360,7 +360,7 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes
 	if err := conn.PgConn().Exec(ctx, "ROLLBACK TO SAVEPOINT outbox_attempt; SET CONSTRAINTS ALL IMMEDIATE").Close(); err != nil {
 		return fmt.Errorf("mark rows: %w", err)
 	}
-	_, refused, err := s.marks.singly(ctx, conn, o)
+	_, refused, err := s.statements.singly(ctx, conn, o)
 	if err != nil {
 		return err
 	}

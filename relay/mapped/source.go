@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Source reads an existing table by one of the strategies of package mapping.
@@ -123,20 +121,7 @@ func (s *Source) fullOf(n int) error {
 }
 
 // Account is what the source knows of its work: of what it holds, no more than its session does.
-func (s *Source) Account() mapping.Account {
-	s.known.mu.Lock()
-	h, handled := s.known.holds, s.known.handled
-	s.known.mu.Unlock()
-	var a mapping.Account
-	if h != nil {
-		a = h.account()
-	}
-	a.HandledAt = handled
-	if len(a.LastError) > schema.MaxNote {
-		a.LastError = strings.ToValidUTF8(a.LastError[:schema.MaxNote], "") + "…"
-	}
-	return a
-}
+func (s *Source) Account() mapping.Account { return s.known.now() }
 
 // note has the account written, where operators look for it.
 func (s *Source) note() {

@@ -254,8 +254,7 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 			late := open("late")
 			old := read(t, late, 1)
-			late.link.stop() // it renews nothing any more, though its connections last
-			<-late.link.ended
+			late.link.stopKeeping() // it renews nothing any more, though its connections last
 			other := open("other")
 			taken := read(t, other, 1)
 			// It may notice that its connection is gone, or mark nothing.
@@ -297,8 +296,8 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, sql := range map[string]string{"delivered": s.marks.done,
-		"waiting": s.marks.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
+	for name, sql := range map[string]string{"delivered": s.statements.done,
+		"waiting": s.statements.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
 		rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, arguments(name, ids, tokens)...)
 		if err != nil {
 			t.Fatal(name, err)
