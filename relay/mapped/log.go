@@ -107,7 +107,7 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 	}
 	var rows []*logRow
 	_, err = s.tail.Read(ctx, limit, func(i *wal.Insert) error {
-		row := &logRow{number: i.Number, relation: i.Table, values: copyValues(i.Values)}
+		row := newLogRow(i)
 		rows = append(rows, row)
 		s.mu.Lock()
 		defer s.mu.Unlock()

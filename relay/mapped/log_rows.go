@@ -94,8 +94,9 @@ func (r *logRows) readAlike(ctx context.Context, conn *pgx.Conn, ds []relay.Deli
 	return ds, nil
 }
 
-// copyValues copies values into one allocation.
-func copyValues(values []wal.Value) []wal.Value {
+// newLogRow keeps an insert. It copies the values, into one allocation.
+func newLogRow(i *wal.Insert) *logRow {
+	values := i.Values
 	size := 0
 	for i := range values {
 		size += len(values[i].Text)
@@ -107,7 +108,7 @@ func copyValues(values []wal.Value) []wal.Value {
 		buf = append(buf, values[i].Text...)
 		kept[i] = wal.Value{Null: values[i].Null, Text: buf[from:len(buf):len(buf)], Fault: values[i].Fault}
 	}
-	return kept
+	return &logRow{number: i.Number, relation: i.Table, values: kept}
 }
 
 // fill puts the columns into the order and formats of selectList, except times.
