@@ -8,6 +8,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
 )
 
 // Acquire waits until the session may begin: for the table's lock (mapping.Advisory), for the offsets of the group
@@ -39,10 +41,10 @@ func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &session{source: s, table: t, pooled: pooled, holds: newHolds(s.note), conn: storing, reading: reading}
+	x := &session{source: s, table: t, pooled: pooled, holds: pending.NewHolds(s.note), conn: storing, reading: reading}
 	defer func() {
 		if err == nil {
-			s.known.begin(x.holds)
+			s.known.Begin(x.holds)
 		}
 	}()
 	switch s.strategy {
@@ -60,7 +62,7 @@ func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 
 // open resolves the mapping and opens a connection for each pointer of conns. pooled is ErrTransactionPooler if the
 // server sessions are not ours.
-func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, pooled, err error) {
+func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *existing.Table, pooled, err error) {
 	for _, c := range conns {
 		if *c, err = s.connect(ctx, &pooled); err != nil {
 			return nil, pooled, err
@@ -68,8 +70,8 @@ func (s *Source) open(ctx context.Context, conns ...**pgx.Conn) (t *table, poole
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
-	if t, err = resolve(ctx, *conns[0], s.mapping, s.strategy); err == nil && pooled != nil {
-		err = t.refuseSettings(ctx, *conns[0])
+	if t, err = existing.Resolve(ctx, *conns[0], s.mapping, s.strategy); err == nil && pooled != nil {
+		err = t.RefuseSettings(ctx, *conns[0])
 	}
 	if err == nil {
 		err = s.sole(ctx, *conns[0], t)

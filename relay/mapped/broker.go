@@ -13,7 +13,7 @@ func (s *Source) Broker(b relay.Broker) relay.Broker {
 	if s.mapping.Done.Partition == "" {
 		return b
 	}
-	return asking{b, s.receipts.accepted}
+	return asking{b, s.receipts.Accepted}
 }
 
 // asking is a broker that is asked for receipts.

@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -26,16 +27,16 @@ func TestAdvisoryIsASource(t *testing.T) {
 		})
 		h.ConnectionOwns = true
 		h.Crash = func(s relay.Session) {
-			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.conn)
+			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.Conn)
 		}
 		return h
 	})
 }
 
 // crash ends connections as a killed process does.
-func crash(s *Source, l *link, conns ...*pgx.Conn) {
-	l.stopKeeping()
-	_ = l.conn.PgConn().Conn().Close()
+func crash(s *Source, l *link.Link, conns ...*pgx.Conn) {
+	l.StopKeeping()
+	_ = l.Conn.PgConn().Conn().Close()
 	for _, c := range conns {
 		_ = c.PgConn().Conn().Close()
 	}
@@ -70,7 +71,7 @@ func TestLeaseIsASource(t *testing.T) {
 		})
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
-			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
+			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.Conn)
 		}
 		return h
 	})
@@ -86,7 +87,7 @@ func TestLeaseByStatusIsASource(t *testing.T) {
 		})
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
-			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
+			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.Conn)
 		}
 		return h
 	})
@@ -105,7 +106,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, mapping.Mapping, Conf
 		crash(s.(*offsetSession).source, s.(*offsetSession).link, s.(*offsetSession).reading)
 	}
 	h.Hang = func(s relay.Session) {
-		s.(*offsetSession).link.stopKeeping()
+		s.(*offsetSession).link.StopKeeping()
 	}
 	return h
 }

@@ -13,12 +13,13 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) {
-	againAfter = 500 * time.Millisecond
+	marking.AgainAfter = 500 * time.Millisecond
 	defaultLease = 10 * time.Second
 	servers.Main(m)
 }

@@ -143,9 +143,9 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 			// The lock stands for slow reading, which lock_timeout doesn't end.
 			var claims *pgx.Conn
 			if strategy == mapping.Lease {
-				claims = s.(*leaseSession).reader.conn
+				claims = s.(*leaseSession).reader.Conn
 			} else {
-				claims = s.(*skipLockedSession).links[0].conn
+				claims = s.(*skipLockedSession).links[0].Conn
 			}
 			if _, err = claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
 				t.Fatal(err)

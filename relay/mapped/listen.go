@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -96,7 +97,7 @@ func (s *Source) hearOnce(ctx context.Context, heard relay.Waker, began func()) 
 			return err
 		}
 		asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
-		err = ping(asking, conn)
+		err = link.Ping(asking, conn)
 		cancel()
 		if err != nil {
 			return err

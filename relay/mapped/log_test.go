@@ -164,7 +164,7 @@ func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	late := acquired(t, openLog(t, db, log, logged())).(*logSession)
 	ds := read(t, late, 1)
-	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.conn.PgConn().PID())
+	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.Conn.PgConn().PID())
 
 	other := acquired(t, openLog(t, db, log, logged()))
 	err := late.Settle(t.Context(),

@@ -61,7 +61,7 @@ func TestAnOffsetDoesNotRenewAGroupsLease(t *testing.T) {
 			if err := s.load(t.Context(), []partName{{"t", 7}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.link.do(func(conn *pgx.Conn) error { return s.renew(t.Context(), conn) }); !errors.Is(err, relay.ErrLeaseLost) {
+			if err := s.link.Do(func(conn *pgx.Conn) error { return s.renew(t.Context(), conn) }); !errors.Is(err, relay.ErrLeaseLost) {
 				t.Errorf("the lease is renewed: %v", err)
 			}
 		})

@@ -58,7 +58,7 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	lock("pg_advisory_lock")
 	polled := make(chan []relay.Delivery, 1)
 	go func() {
-		ds, _, err := s.reader.poll(context.WithoutCancel(t.Context()),
+		ds, _, err := s.reader.Poll(context.WithoutCancel(t.Context()),
 			10, s.own, s.known, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
 		if err != nil {
 			t.Error(err)
@@ -281,7 +281,7 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	}
 	killed := open()
 	read(t, killed, 3)
-	crash(killed.source, killed.link, killed.reader.conn)
+	crash(killed.source, killed.link, killed.reader.Conn)
 	db.Exec(insertMessage, "k", 4)
 	db.Exec(insertMessage, "k", 5)
 	for i, got := range payloads(t, open(), 5) {

@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -176,7 +177,7 @@ func TestAPublicationThatForbidsMarksIsNamedAndNoValueIs(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'secret', 'x')`)
 			db.Exec(c.sql)
 			_, err := db.Connect().Exec(t.Context(), "UPDATE events SET status = 'done'")
-			got := explain(err)
+			got := existing.Explain(err)
 			if !strings.Contains(got.Error(), c.has) || c.lacks != "" && strings.Contains(got.Error(), c.lacks) {
 				t.Errorf("got %v, want %q and not %q", got, c.has, c.lacks)
 			}

@@ -16,6 +16,8 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
 )
 
 // Source reads an existing table by one of the strategies of package mapping.
@@ -27,9 +29,9 @@ type Source struct {
 	owner    string
 	active   atomic.Bool
 
-	receipts receipts
+	receipts marking.Receipts
 	states   *states.Writer // nil without the name of a destination
-	known    account
+	known    pending.Account
 	unsent   *wal.Unsent // why the slot can't be read any more; sessions set it, one after the other
 }
 
@@ -121,7 +123,7 @@ func (s *Source) fullOf(n int) error {
 }
 
 // Account is what the source knows of its work: of what it holds, no more than its session does.
-func (s *Source) Account() mapping.Account { return s.known.now() }
+func (s *Source) Account() mapping.Account { return s.known.Now() }
 
 // note has the account written, where operators look for it.
 func (s *Source) note() {
@@ -132,7 +134,7 @@ func (s *Source) note() {
 
 // settled notes that a settlement is stored.
 func (s *Source) settled(x *relay.Settlement) {
-	if s.known.settled(x) {
+	if s.known.Settle(x) {
 		s.note()
 	}
 }

@@ -146,7 +146,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	}
 
 	// What nobody works on any more is taken over when its time is over.
-	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.conn)
+	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.Conn)
 	if got := read(t, live, 1); string(got[0].Payload) != "2" {
 		t.Errorf("got %q", got[0].Payload)
 	}
@@ -254,7 +254,7 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 			late := open("late")
 			old := read(t, late, 1)
-			late.link.stopKeeping() // it renews nothing any more, though its connections last
+			late.link.StopKeeping() // it renews nothing any more, though its connections last
 			other := open("other")
 			taken := read(t, other, 1)
 			// It may notice that its connection is gone, or mark nothing.
@@ -296,8 +296,8 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, sql := range map[string]string{"delivered": s.statements.done,
-		"waiting": s.statements.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
+	for name, sql := range map[string]string{"delivered": s.statements.Done,
+		"waiting": s.statements.Waiting, "renewed": s.claims.renew, "released": s.claims.release} {
 		rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, arguments(name, ids, tokens)...)
 		if err != nil {
 			t.Fatal(name, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -125,7 +126,7 @@ func TestNothingIsReadWhileATriggerUndoesMarks(t *testing.T) {
 				await.Until(t, "the log tells of the marks", func() bool {
 					return strings.Contains(log.String(), "doesn't keep the marks")
 				})
-				time.Sleep(3 * againAfter)
+				time.Sleep(3 * marking.AgainAfter)
 				if n := len(broker.Messages()); n != 2 {
 					t.Errorf("%d messages came, want 2", n)
 				}

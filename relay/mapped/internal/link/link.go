@@ -1,0 +1,249 @@
+// Package link keeps the connection that a session depends on.
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/schema"
+)
+
+// Link is the connection that a session depends on: what the session has locked is its own as long as the connection
+// lasts. The server ends the connection when it is silent for as long as the lease. So the link sends a statement every
+// third of that time, and a statement that fails ends the session.
+type Link struct {
+	lease time.Duration
+	keep  func(ctx context.Context, conn *pgx.Conn) error
+
+	mu   sync.Mutex // held for a whole statement
+	Conn *pgx.Conn
+	kept time.Time // when keep was called last
+
+	state struct {
+		sync.Mutex
+		said time.Time // when the last statement that was answered had been sent
+		err  error
+	}
+	Broken chan struct{} // closed when err is set
+
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// New returns a link that calls keep before a statement if that was not called for a third of the lease.
+func New(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *Link {
+	l := &Link{Conn: conn, lease: lease, keep: keep, kept: time.Now(), Broken: make(chan struct{}), ended: make(chan struct{})}
+	l.state.said = l.kept
+	return l
+}
+
+// Keep keeps a connection alive until close, by calling keep every third of the lease. Then it calls watch, whose
+// statements take turns with all others: on a slow line, all together would last longer than a short lease.
+func Keep(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
+	watch func(ctx context.Context, q schema.Querier) error) *Link {
+	l := New(conn, lease, keep)
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go l.keepAlive(ctx, watch)
+	return l
+}
+
+// StopKeeping leaves the connection as it is.
+func (l *Link) StopKeeping() {
+	l.stop()
+	<-l.ended
+}
+
+func (l *Link) keepAlive(ctx context.Context, watch func(ctx context.Context, q schema.Querier) error) {
+	defer close(l.ended)
+	tick := time.NewTicker(l.lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.Broken:
+			return
+		case <-tick.C:
+		}
+		since, err := l.enter(l.lease / 6) // a clock that ticks early skips no turn
+		if l.leave(since, err) != nil {
+			return
+		}
+		// This doesn't use ctx: close would interrupt a statement and lose the connection with it.
+		if err := watch(context.Background(), &turns{l, ctx}); err != nil {
+			if ctx.Err() == nil {
+				_ = l.fail(err)
+			}
+			return
+		}
+	}
+}
+
+// Ping sends an empty statement.
+func Ping(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SELECT 1")
+	return err
+}
+
+// Do runs f on the connection between other statements. An error makes the link unusable, because its outcome is
+// unknown.
+func (l *Link) Do(f func(*pgx.Conn) error) error {
+	since, err := l.enter(l.lease / 3)
+	if err == nil {
+		err = f(l.Conn)
+	}
+	return l.leave(since, err)
+}
+
+// enter waits for the connection, and calls keep if that was called longer ago than every: others may wait for the
+// connection, too, and keep behind them. It is followed by leave, whatever it returns.
+func (l *Link) enter(every time.Duration) (since time.Time, err error) {
+	l.mu.Lock()
+	if err := l.Failure(); err != nil {
+		return since, err
+	}
+	if since = time.Now(); since.Sub(l.kept) >= every {
+		// A statement that isn't answered within the lease has lost the connection anyway.
+		saying, cancel := context.WithTimeout(context.Background(), l.lease)
+		defer cancel()
+		l.kept = since
+		err = l.keep(saying, l.Conn)
+	}
+	return since, err
+}
+
+// leave gives the connection back. An error of what was done with it makes the link unusable.
+func (l *Link) leave(since time.Time, err error) error {
+	defer l.mu.Unlock()
+	if failure := l.Failure(); failure != nil {
+		return failure
+	}
+	if err != nil {
+		if l.Conn.IsClosed() && !outbox.IsPermanent(err) {
+			err = fmt.Errorf("%w: its connection has ended: %w", relay.ErrLeaseLost, err)
+		}
+		return l.fail(err)
+	}
+	l.state.Lock()
+	defer l.state.Unlock()
+	l.state.said = since
+	return nil
+}
+
+// turns runs each query in a turn of its own, which ends when its rows are closed. There are none once ended is done.
+type turns struct {
+	link  *Link
+	ended context.Context
+}
+
+func (t *turns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.ended.Err(); err != nil {
+		return nil, err
+	}
+	since, err := t.link.enter(t.link.lease / 3)
+	ctx, cancel := context.WithTimeout(ctx, t.link.lease)
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = t.link.Conn.Query(ctx, sql, args...)
+	}
+	if err != nil {
+		defer cancel()
+		return nil, t.link.leave(since, err)
+	}
+	return &turn{Rows: rows, end: sync.OnceFunc(func() {
+		defer cancel()
+		if err := rows.Err(); err != nil && t.link.Conn.IsClosed() {
+			_ = t.link.leave(since, err)
+			return
+		}
+		_ = t.link.leave(since, nil) // watch tells what the server's answer means
+	})}, nil
+}
+
+func (t *turns) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := t.Query(ctx, sql, args...)
+	return oneRow{rows, err}
+}
+
+type turn struct {
+	pgx.Rows
+	end func()
+}
+
+func (t *turn) Close() {
+	t.Rows.Close()
+	t.end()
+}
+
+type oneRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+func (r oneRow) Scan(into ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	}
+	err := r.rows.Scan(into...)
+	r.rows.Close()
+	return cmp.Or(err, r.rows.Err())
+}
+
+func (l *Link) fail(err error) error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if l.state.err == nil {
+		l.state.err = err
+		close(l.Broken)
+	}
+	return err
+}
+
+// Failure returns why the link is unusable, or nil.
+func (l *Link) Failure() error {
+	l.state.Lock()
+	defer l.state.Unlock()
+	return l.state.err
+}
+
+// Expires is until when the server certainly keeps the session.
+func (l *Link) Expires() time.Time {
+	l.state.Lock()
+	defer l.state.Unlock()
+	if l.state.err != nil {
+		return time.Time{}
+	}
+	return l.state.said.Add(l.lease)
+}
+
+var errClosed = errors.New("the session is closed")
+
+// Close stops to keep the connection, runs farewell if the link still works, and closes the connection.
+func (l *Link) Close(farewell func(*pgx.Conn) error) error {
+	l.StopKeeping()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.Failure()
+	if err == nil {
+		if farewell != nil {
+			err = farewell(l.Conn)
+		}
+		_ = l.fail(errClosed)
+	}
+	dial.HangUp(l.Conn)
+	return err
+}
