@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 )
 
 // Config tunes the sources of this package. The zero value means the stated defaults.
@@ -75,10 +76,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const minLease = 100 * time.Millisecond
-
 // defaultLease is longer in tests: a busy machine may lose it.
-var defaultLease = 3 * time.Second
+var defaultLease = owner.Default
 
 // Defaults returns the Config that the zero value stands for with a strategy.
 func Defaults(strategy string) Config {
@@ -113,7 +112,7 @@ func (c *Config) complete(faults *settings.Faults, strategy string) {
 		holds = 10_000
 	}
 	settings.Default(&c.LagObjective, 30*time.Second)
-	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
+	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, owner.Min)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
 	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)

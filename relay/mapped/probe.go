@@ -255,7 +255,7 @@ func (p *probe) offsets(ctx context.Context) error {
 		page: reading.PageSize{PageBytes: p.source.cfg.PageBytes}}
 	p.strategy = s
 	p.link = link.New(p.conn, p.source.cfg.Lease, link.Ping)
-	p.pace = pace{cfg: &p.source.cfg, broken: p.link.Broken}
+	p.pace = pace{cfg: &p.source.cfg, broken: p.link.Ended()}
 	names, err := s.unknown(ctx)
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Co
 	s.strategy = of
 	s.link = link.Keep(s.conn, s.source.cfg.Lease, keep, s.watch)
 	s.listener = s.source.listen()
-	s.pace = pace{cfg: &s.source.cfg, broken: s.link.Broken, heard: s.listener.heard}
+	s.pace = pace{cfg: &s.source.cfg, broken: s.link.Ended(), heard: s.listener.heard}
 }
 
 // watch ends the session when the table has changed.

@@ -74,7 +74,7 @@ func (s *skipLockedSession) adopt(conn *pgx.Conn) {
 	s.links, s.idle = append(s.links, l), append(s.idle, l)
 	s.mu.Unlock()
 	go func() {
-		<-l.Broken
+		<-l.Ended()
 		s.breakOnce.Do(func() { close(s.broken) })
 	}()
 }

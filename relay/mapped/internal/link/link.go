@@ -4,7 +4,6 @@ package link
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -21,72 +21,40 @@ import (
 // lasts. The server ends the connection when it is silent for as long as the lease. So the link sends a statement every
 // third of that time, and a statement that fails ends the session.
 type Link struct {
-	lease time.Duration
-	keep  func(ctx context.Context, conn *pgx.Conn) error
+	*owner.Term
+	keep func(ctx context.Context, conn *pgx.Conn) error
 
 	mu   sync.Mutex // held for a whole statement
 	Conn *pgx.Conn
 	kept time.Time // when keep was called last
-
-	state struct {
-		sync.Mutex
-		said time.Time // when the last statement that was answered had been sent
-		err  error
-	}
-	Broken chan struct{} // closed when err is set
-
-	stop  context.CancelFunc
-	ended chan struct{}
 }
 
 // New returns a link that calls keep before a statement if that was not called for a third of the lease.
-func New(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *Link {
-	l := &Link{Conn: conn, lease: lease, keep: keep, kept: time.Now(), Broken: make(chan struct{}), ended: make(chan struct{})}
-	l.state.said = l.kept
-	return l
+func New(conn *pgx.Conn, length time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error) *Link {
+	now := time.Now()
+	return &Link{Term: owner.NewTerm(length, now), Conn: conn, keep: keep, kept: now}
 }
 
-// Keep keeps a connection alive until close, by calling keep every third of the lease. Then it calls watch, whose
+// Keep keeps a connection alive until Close, by calling keep every third of the lease. Then it calls watch, whose
 // statements take turns with all others: on a slow line, all together would last longer than a short lease.
-func Keep(conn *pgx.Conn, lease time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
+func Keep(conn *pgx.Conn, length time.Duration, keep func(ctx context.Context, conn *pgx.Conn) error,
 	watch func(ctx context.Context, q schema.Querier) error) *Link {
-	l := New(conn, lease, keep)
-	ctx, stop := context.WithCancel(context.Background())
-	l.stop = stop
-	go l.keepAlive(ctx, watch)
+	l := New(conn, length, keep)
+	next := l.kept.Add(length / 3)
+	l.Term.Keep(func() time.Duration { return time.Until(next) }, func(ctx context.Context) error {
+		next = time.Now().Add(length / 3)
+		since, err := l.enter(length / 6) // a clock that ticks early skips no turn
+		if err := l.leave(since, err); err != nil {
+			return err
+		}
+		// This doesn't use ctx: Close would interrupt a statement and lose the connection with it.
+		err = watch(context.Background(), &turns{l, ctx})
+		if err != nil && ctx.Err() == nil {
+			_ = l.Fail(err)
+		}
+		return err
+	})
 	return l
-}
-
-// StopKeeping leaves the connection as it is.
-func (l *Link) StopKeeping() {
-	l.stop()
-	<-l.ended
-}
-
-func (l *Link) keepAlive(ctx context.Context, watch func(ctx context.Context, q schema.Querier) error) {
-	defer close(l.ended)
-	tick := time.NewTicker(l.lease / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.Broken:
-			return
-		case <-tick.C:
-		}
-		since, err := l.enter(l.lease / 6) // a clock that ticks early skips no turn
-		if l.leave(since, err) != nil {
-			return
-		}
-		// This doesn't use ctx: close would interrupt a statement and lose the connection with it.
-		if err := watch(context.Background(), &turns{l, ctx}); err != nil {
-			if ctx.Err() == nil {
-				_ = l.fail(err)
-			}
-			return
-		}
-	}
 }
 
 // Ping sends an empty statement.
@@ -98,7 +66,7 @@ func Ping(ctx context.Context, conn *pgx.Conn) error {
 // Do runs f on the connection between other statements. An error makes the link unusable, because its outcome is
 // unknown.
 func (l *Link) Do(f func(*pgx.Conn) error) error {
-	since, err := l.enter(l.lease / 3)
+	since, err := l.enter(l.Length / 3)
 	if err == nil {
 		err = f(l.Conn)
 	}
@@ -114,7 +82,7 @@ func (l *Link) enter(every time.Duration) (since time.Time, err error) {
 	}
 	if since = time.Now(); since.Sub(l.kept) >= every {
 		// A statement that isn't answered within the lease has lost the connection anyway.
-		saying, cancel := context.WithTimeout(context.Background(), l.lease)
+		saying, cancel := context.WithTimeout(context.Background(), l.Length)
 		defer cancel()
 		l.kept = since
 		err = l.keep(saying, l.Conn)
@@ -132,11 +100,9 @@ func (l *Link) leave(since time.Time, err error) error {
 		if l.Conn.IsClosed() && !outbox.IsPermanent(err) {
 			err = fmt.Errorf("%w: its connection has ended: %w", relay.ErrLeaseLost, err)
 		}
-		return l.fail(err)
+		return l.Fail(err)
 	}
-	l.state.Lock()
-	defer l.state.Unlock()
-	l.state.said = since
+	l.Prolong(since)
 	return nil
 }
 
@@ -150,8 +116,8 @@ func (t *turns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 	if err := t.ended.Err(); err != nil {
 		return nil, err
 	}
-	since, err := t.link.enter(t.link.lease / 3)
-	ctx, cancel := context.WithTimeout(ctx, t.link.lease)
+	since, err := t.link.enter(t.link.Length / 3)
+	ctx, cancel := context.WithTimeout(ctx, t.link.Length)
 	var rows pgx.Rows
 	if err == nil {
 		rows, err = t.link.Conn.Query(ctx, sql, args...)
@@ -203,34 +169,14 @@ func (r oneRow) Scan(into ...any) error {
 	return cmp.Or(err, r.rows.Err())
 }
 
-func (l *Link) fail(err error) error {
-	l.state.Lock()
-	defer l.state.Unlock()
-	if l.state.err == nil {
-		l.state.err = err
-		close(l.Broken)
-	}
-	return err
-}
-
-// Failure returns why the link is unusable, or nil.
-func (l *Link) Failure() error {
-	l.state.Lock()
-	defer l.state.Unlock()
-	return l.state.err
-}
-
 // Expires is until when the server certainly keeps the session.
 func (l *Link) Expires() time.Time {
-	l.state.Lock()
-	defer l.state.Unlock()
-	if l.state.err != nil {
+	until, err := l.Until()
+	if err != nil {
 		return time.Time{}
 	}
-	return l.state.said.Add(l.lease)
+	return until
 }
-
-var errClosed = errors.New("the session is closed")
 
 // Close stops to keep the connection, runs farewell if the link still works, and closes the connection.
 func (l *Link) Close(farewell func(*pgx.Conn) error) error {
@@ -242,7 +188,7 @@ func (l *Link) Close(farewell func(*pgx.Conn) error) error {
 		if farewell != nil {
 			err = farewell(l.Conn)
 		}
-		_ = l.fail(errClosed)
+		_ = l.Fail(owner.ErrClosed)
 	}
 	dial.HangUp(l.Conn)
 	return err
