@@ -166,24 +166,7 @@ func (m *Mapping) delivered(t *Table) string {
 	if m.Done.How == DoneDelete {
 		return "DELETE FROM " + t.TableName().String() + " AS m"
 	}
-	var set []string
-	mark := func(column, value string) {
-		if column != "" {
-			set = append(set, schema.QuoteIdentifier(column)+" = "+value)
-		}
-	}
-	switch m.Done.How {
-	case DoneTimestamp:
-		mark(m.Done.Column, "clock_timestamp()")
-	case DoneBoolean:
-		mark(m.Done.Column, "true")
-	case DoneStatus:
-		mark(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
-	}
-	mark(m.Done.Flag, "true")
-	mark(m.Done.At, "clock_timestamp()")
-	mark(m.Done.UpdatedAt, "clock_timestamp()")
-	return "UPDATE " + t.TableName().String() + " AS m SET " + strings.Join(set, ", ")
+	return "UPDATE " + t.TableName().String() + " AS m SET " + m.SetDone().String()
 }
 
 // templateSQL is a template over the columns of a row that is new. It is NULL if one of them is.

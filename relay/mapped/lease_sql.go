@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
 	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 	"github.com/pgoutbox/outbox/relay/mapped/internal/reading"
@@ -32,7 +33,7 @@ func newClaims(t *existing.Table, owner string, lease time.Duration) *claims {
 	c := &claims{}
 	duration := fmt.Sprintf("interval '%d microseconds'", lease.Microseconds())
 
-	var set, free marking.Assignments
+	var set, free mapping.Assignments
 	waits := t.Waiting
 	var available, mark, kept string
 	if until := m.Claim.Until; until != "" {
@@ -66,7 +67,7 @@ func newClaims(t *existing.Table, owner string, lease time.Duration) *claims {
 	// Neither this condition nor kept can use an index on the mark. All rows of a claim have the same mark, so an index
 	// would find all of them for each row, and the planner can't know that.
 	c.fence += fmt.Sprintf("%s IS NOT DISTINCT FROM (to_timestamp(0) + o.token * interval '1 microsecond')::%s", mark, kind)
-	renewed := strings.Join(set, ", ")
+	renewed := set.String()
 	if m.Claim.Owner != "" {
 		set.Set(m.Claim.Owner, schema.QuoteLiteral(owner))
 		free.Set(m.Claim.Owner, "NULL")
@@ -78,7 +79,7 @@ func newClaims(t *existing.Table, owner string, lease time.Duration) *claims {
 	}
 	token := fmt.Sprintf("(extract(epoch FROM %s::timestamptz) * 1000000)::bigint", mark)
 	c.take = func(t *existing.Table, from string) string {
-		return reading.ReserveSQL(t, strings.Join(set, ", "), token, waits, available, from)
+		return reading.ReserveSQL(t, set.String(), token, waits, available, from)
 	}
 	const rows = "unnest($1::text[], $2::bigint[]) o (id, token)"
 	same := fmt.Sprintf("%s = o.id::%s", t.ID, t.IDType)
@@ -97,19 +98,19 @@ func newClaims(t *existing.Table, owner string, lease time.Duration) *claims {
 	SELECT %s AS o_id, o.place FROM o JOIN %s m ON %s AND %s FOR UPDATE OF m SKIP LOCKED
 ), h AS (SELECT min(o.place) AS place FROM o JOIN %s m ON %s AND %s WHERE %s NOT IN (SELECT l.o_id FROM l))
 UPDATE %s m SET %s FROM l WHERE %s = l.o_id AND (l.place > (SELECT h.place FROM h)) IS NOT TRUE RETURNING %s, 0::bigint, %s, 0::bigint, NULL::bigint, NULL::bigint[]`,
-		t.ID, t.Name, itself, still, t.Name, itself, waits, t.ID, t.Name, strings.Join(set, ", "), t.ID, t.Columns, token)
+		t.ID, t.Name, itself, still, t.Name, itself, waits, t.ID, t.Name, set.String(), t.ID, t.Columns, token)
 	locked := t.ID + " = l.o_id"
 	c.renew = marking.LockFirst(t, rows, same+" AND "+c.fence+" AND "+kept) +
 		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s RETURNING %s::text, %s", t.Name, renewed, locked, t.ID, token)
 	c.release = marking.LockFirst(t, rows, same+" AND "+c.fence) +
-		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.Name, strings.Join(free, ", "), locked)
+		fmt.Sprintf("UPDATE %s m SET %s FROM l WHERE %s", t.Name, free.String(), locked)
 	c.waits = waits
 	return c
 }
 
 // takeBackSQL frees rows, except those that another transaction has locked: they wait until their reservation ends.
-func takeBackSQL(t *existing.Table, free marking.Assignments, condition string) string {
+func takeBackSQL(t *existing.Table, free mapping.Assignments, condition string) string {
 	return fmt.Sprintf("WITH l AS MATERIALIZED (SELECT %s AS o_id FROM %s m WHERE %s FOR UPDATE SKIP LOCKED) UPDATE %s "+
 		"m SET %s FROM l WHERE %s = l.o_id",
-		t.ID, t.Name, condition, t.Name, strings.Join(free, ", "), t.ID)
+		t.ID, t.Name, condition, t.Name, free.String(), t.ID)
 }

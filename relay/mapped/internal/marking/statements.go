@@ -57,19 +57,6 @@ func NewStatements(t *existing.Table, copied, locked bool, fence string, r *Rece
 	return s
 }
 
-// Assignments are those of an UPDATE.
-type Assignments []string
-
-// Set assigns a value to a column, unless the mapping has no name for it.
-func (a *Assignments) Set(name, value string) {
-	if name != "" {
-		*a = append(*a, schema.QuoteIdentifier(name)+" = "+value)
-	}
-}
-
-// moment is the time that a mark gets. The transaction may have begun before the message was published.
-const moment = "clock_timestamp()"
-
 func (s *Statements) doneSQL() string {
 	t, m := s.table, &s.table.Mapping
 	rows := "unnest($1::text[], $2::bigint[]) o (id, token)"
@@ -77,44 +64,28 @@ func (s *Statements) doneSQL() string {
 		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
 	}
 	if m.Done.How == mapping.DoneDelete {
-		return s.on(rows, "DELETE FROM %s m USING %s WHERE %s", "true")
+		return s.on(rows, nil, "true")
 	}
-	var set Assignments
-	switch m.Done.How {
-	case mapping.DoneTimestamp:
-		set.Set(m.Done.Column, moment)
-	case mapping.DoneBoolean:
-		set.Set(m.Done.Column, "true")
-	case mapping.DoneStatus:
-		set.Set(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
-	}
-	set.Set(m.Done.Flag, "true")
-	set.Set(m.Done.At, moment)
-	set.Set(m.Done.AckAt, moment)
-	set.Set(m.Done.UpdatedAt, moment)
-	set.Set(m.Claim.Owner, "NULL")
-	if s.receipts != nil {
-		p := t.Info.Column(m.Done.Partition)
-		set.Set(p.Name, fmt.Sprintf("coalesce(o.partition::%s, %s)", p.Type, existing.Column(p.Name)))
-	}
-	return s.on(rows, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", s.settledSQL())
+	return s.on(rows, m.SetDelivered(t.Info), s.settledSQL())
 }
 
-// verbatim joins assignments for use in a format.
-func verbatim(set Assignments) string { return strings.ReplaceAll(strings.Join(set, ", "), "%", "%%") }
-
-// on completes a statement that changes the rows m of the list o. format gets the table, the list and the condition.
-// took is the condition that a row has got its mark. The statement returns the ids of the rows that were there and
-// could be locked, and of those that have got it: see marked.
-func (s *Statements) on(list, format, took string) string {
+// on is a statement that changes the rows m of the list o, or deletes them if nothing is set. took is the condition
+// that a row has got its mark. The statement returns the ids of the rows that were there and could be locked, and of
+// those that have got it: see unmarked.
+func (s *Statements) on(list string, set mapping.Assignments, took string) string {
 	t := s.table
-	const ids = "(SELECT array_agg(u.id) FROM u WHERE u.took)"
-	if s.locked {
-		return "WITH u AS (" + fmt.Sprintf(format, t.Name, list, s.same()) + " RETURNING o.id, " + took +
-			" AS took) SELECT $1::text[], " + ids
+	change := func(list, condition string) string {
+		start := "UPDATE " + t.Name + " m SET " + set.String() + " FROM "
+		if set == nil {
+			start = "DELETE FROM " + t.Name + " m USING "
+		}
+		return "u AS (" + start + list + " WHERE " + condition + " RETURNING o.id, " + took + " AS took) SELECT "
 	}
-	return LockFirst(t, list, s.same()) + ", u AS (" + fmt.Sprintf(format, t.Name, "l o", t.ID+" = o.o_id") +
-		" RETURNING o.id, " + took + " AS took) SELECT (SELECT array_agg(l.id) FROM l), " + ids
+	const ids = ", (SELECT array_agg(u.id) FROM u WHERE u.took)"
+	if s.locked {
+		return "WITH " + change(list, s.same()) + "$1::text[]" + ids
+	}
+	return LockFirst(t, list, s.same()) + ", " + change("l o", t.ID+" = o.o_id") + "(SELECT array_agg(l.id) FROM l)" + ids
 }
 
 // settledSQL is the condition that a row m doesn't wait any more.
@@ -148,52 +119,12 @@ func (s *Statements) tokens(c *Columns) []*int64 {
 }
 
 func (s *Statements) waitingSQL() string {
-	m := &s.table.Mapping
-	var set Assignments
-	set.Set(m.Failure.Attempts, "o.attempts")
-	set.Set(m.Failure.Error, "coalesce("+cut(s.table.Info, m.Failure.Error)+", m."+schema.QuoteIdentifier(m.Failure.Error)+")")
-	set.Set(m.Failure.LastAttempt, "now()")
-	var otherwise *string
-	if c := s.table.Info.Column(m.Failure.NextAttempt); c != nil && c.NotNull {
-		otherwise = ptr("now()")
-	}
-	set.Set(m.Failure.NextAttempt, nextSQL(otherwise))
-	set.Set(m.Done.Flag, "false")
-	set.Set(m.Done.AckAt, "now()")
-	set.Set(m.Done.UpdatedAt, "now()")
-	if m.Claim.Until != "" {
-		set.Set(m.Claim.Until, nextSQL(ptr("now()")))
-	}
-	if m.Claim.Status != "" {
-		set.Set(m.Done.Column, schema.QuoteLiteral(m.Done.Waiting))
-	}
-	set.Set(m.Claim.Owner, "NULL")
-	if len(set) == 0 {
+	set := s.table.Mapping.SetWaiting(s.table.Info)
+	if set == nil {
 		return ""
 	}
 	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, "+
-		"attempts, wait, blocked, error)",
-		"UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", "true")
-}
-
-func ptr(s string) *string { return &s }
-
-// nextSQL is the time of the next attempt; for a row that waits behind another, it is otherwise.
-func nextSQL(otherwise *string) string {
-	next := "CASE WHEN o.blocked THEN 'infinity'::timestamptz WHEN o.wait IS NOT NULL THEN now() + o.wait * interval '1 microsecond'"
-	if otherwise != nil {
-		next += " ELSE " + *otherwise
-	}
-	return next + " END"
-}
-
-// cut is the error of o, cut to the length of its column. A cast cuts a text that is too long, an assignment refuses
-// it.
-func cut(t *mapping.Table, name string) string {
-	if c := t.Column(name); c != nil {
-		return "o.error::" + c.Type
-	}
-	return "o.error"
+		"attempts, wait, blocked, error)", set, "true")
 }
 
 func (s *Statements) deadSQL(copied bool) string {
@@ -201,15 +132,7 @@ func (s *Statements) deadSQL(copied bool) string {
 	const outcome = `unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[]) o (id, token, attempts, reason, error)`
 	switch {
 	case m.Failure.FailedValue != "":
-		var set Assignments
-		set.Set(m.Done.Column, schema.QuoteLiteral(m.Failure.FailedValue))
-		set.Set(m.Failure.Attempts, "o.attempts")
-		set.Set(m.Failure.Error, cut(t.Info, m.Failure.Error))
-		set.Set(m.Failure.LastAttempt, "now()")
-		set.Set(m.Done.AckAt, "now()")
-		set.Set(m.Done.UpdatedAt, "now()")
-		set.Set(m.Claim.Owner, "NULL")
-		return s.on(outcome, "UPDATE %s m SET "+verbatim(set)+" FROM %s WHERE %s", s.settledSQL())
+		return s.on(outcome, m.SetDead(t.Info), s.settledSQL())
 	case t.Dead == nil:
 		return ""
 	}
@@ -222,8 +145,8 @@ func (s *Statements) deadSQL(copied bool) string {
 		}
 	}
 	for name, value := range map[string]string{"reason": "l.reason",
-		"error": cut(t.Dead, "error"), "attempts": "l.attempts", "dead_at": "now()",
-		m.Failure.Error: cut(t.Dead, m.Failure.Error), m.Failure.Attempts: "l.attempts"} {
+		"error": t.Dead.CutError("error"), "attempts": "l.attempts", "dead_at": "now()",
+		m.Failure.Error: t.Dead.CutError(m.Failure.Error), m.Failure.Attempts: "l.attempts"} {
 		values[name] = strings.Replace(value, "o.error", "l.error", 1)
 	}
 	var names, from []string
