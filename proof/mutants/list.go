@@ -525,7 +525,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "writers of a partition are not watched",
-		file:  "relay/mapped/internal/reading/look.go",
+		file:  "relay/mapped/internal/reading/reader.go",
 		old:   "JOIN tree t ON i.inhparent = t.oid",
 		wrong: "JOIN tree t ON false",
 		pkg:   "./relay/mapped", run: "TestSerialWaitsForWritersOfATableThatReplacesItsOwn",
@@ -533,8 +533,8 @@ var mutants = []mutant{
 	{
 		name:  "an offset that is ahead of its sequence is trusted",
 		file:  "relay/mapped/offsets.go",
-		old:   "if p.read.ID > drawn {",
-		wrong: "if p.read.ID > drawn && false {",
+		old:   "if p.read.id > drawn {",
+		wrong: "if p.read.id > drawn && false {",
 		pkg:   "./relay/mapped", run: "TestOffsetsThatAreAheadOfTheirNumbersAreRefused",
 	},
 	{
@@ -1264,9 +1264,9 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a relay that waits for a table's lock asks without a limit",
-		file:  "relay/mapped/lock.go",
-		old:   "ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)",
-		wrong: "ctx, cancel := context.WithCancel(ctx)",
+		file:  "relay/mapped/connect.go",
+		old:   "	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)\n		defer cancel()\n		return conn",
+		wrong: "	ctx, cancel := context.WithCancel(ctx)\n		defer cancel()\n		return conn",
 		pkg:   "./relay/mapped", run: "TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen",
 	},
 	{

@@ -241,13 +241,7 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 	return nil
 }
 
-// Lanes lists the lanes of messages that wait. The table has no column by which an operator could release a blocked
-// lane.
-func (s *logSession) Lanes(_ context.Context, after string, limit int) ([]string, string, error) {
-	lanes, next := s.holds.Names(after, limit)
-	return lanes, next, s.failure()
-}
-
+// Due looks for no released rows: the table has no column by which an operator could release a blocked lane.
 func (s *logSession) Due(_ context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
 	return s.holds.Due(time.Now(), &q), s.failure()
 }

@@ -119,7 +119,7 @@ type refusedOffsets struct {
 
 type place struct {
 	transaction string
-	ID          int64
+	id          int64
 }
 
 type partEntry struct {
@@ -215,7 +215,7 @@ func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err er
 }
 
 func (s *offsetSession) load(ctx context.Context, names []partName) error {
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	ctx, cancel := s.source.lasting(ctx)
 	defer cancel()
 	return s.link.Do(func(conn *pgx.Conn) error {
@@ -235,7 +235,7 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 		var name partName
 		var at place
 		var foreign bool
-		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.ID, &foreign}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id, &foreign}, func() error {
 			if foreign {
 				return s.errForeign(name, at)
 			}
@@ -253,7 +253,7 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 
 // insert inserts offsets. If their table can't have some, it inserts the others.
 func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []partName, token int64) error {
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	_, err := conn.Exec(ctx, s.offsets.insert, topics, partitions, token)
 	code := sqlstate.Of(err)
 	switch {
@@ -284,7 +284,7 @@ func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []part
 	return nil
 }
 
-func split2(names []partName) (topics []string, partitions []int64) {
+func topicsAndPartitions(names []partName) (topics []string, partitions []int64) {
 	for _, n := range names {
 		topics, partitions = append(topics, n.topic), append(partitions, n.partition)
 	}
@@ -318,18 +318,12 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	names := make([]partName, len(open))
 	transactions, ids := make([]string, len(open)), make([]int64, len(open))
 	for i, p := range open {
-		names[i], transactions[i], ids[i] = p.name, p.read.transaction, p.read.ID
+		names[i], transactions[i], ids[i] = p.name, p.read.transaction, p.read.id
 	}
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	each := max(size/len(open), min(size, 16))
-	args := []any{topics, partitions, transactions, ids, each, highest}
-	ds, rows, err := s.table.Query(ctx, s.reading, &s.free, readPart, s.offsets.scan, args...)
-	if schema.IsDataError(err) {
-		ds, rows, err = s.table.Query(ctx, s.reading, &s.free, readPart, s.table.Without(s.offsets.scan), args...)
-		if err == nil {
-			err = s.table.Fill(ctx, s.reading, ds, rows, true)
-		}
-	}
+	ds, rows, err := s.table.QueryEach(ctx, s.reading, &s.free, readPart, true,
+		s.offsets.scan, topics, partitions, transactions, ids, each, highest)
 	if err != nil {
 		return nil, fmt.Errorf("poll: %w", existing.Explain(err))
 	}
@@ -375,11 +369,11 @@ func (s *offsetSession) refuseAhead(highest, drawn int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, p := range s.parts {
-		if p.read.ID > drawn {
+		if p.read.id > drawn {
 			return outbox.Permanent(fmt.Errorf("the offset of topic %q and partition %d in %s is %d, and the sequence of table %s stands "+
 				"at %d: rows up to the offset would be lost. The sequence was set back (TRUNCATE … RESTART IDENTITY, setval): with all "+
 				"relays stopped, set last_processed_id to the last id that was delivered, or delete that offset if none was",
-				name.topic, name.partition, t.Mapping.Offsets.Table, p.read.ID, t.Name, drawn))
+				name.topic, name.partition, t.Mapping.Offsets.Table, p.read.id, t.Name, drawn))
 		}
 	}
 	if highest > drawn {
@@ -395,7 +389,7 @@ func (s *offsetSession) errForeign(name partName, at place) error {
 	return outbox.Permanent(fmt.Errorf("topic %q and partition %d of table %s, or its offset %s/%d in %s, has the number of a transaction "+
 		"that has not begun in this cluster: its rows would not be delivered. They came by a dump from another cluster: "+
 		"docs/mapping.md, \"After a dump\", has the statements that renumber them",
-		name.topic, name.partition, s.table.Name, at.transaction, at.ID, s.table.Mapping.Offsets.Table))
+		name.topic, name.partition, s.table.Name, at.transaction, at.id, s.table.Mapping.Offsets.Table))
 }
 
 // readPart reads the columns of a scan after those of the table: the number of the row's part, its partition, its
@@ -483,14 +477,14 @@ func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *marking.Ou
 	for _, p := range s.parts {
 		if p.moved {
 			moved, names = append(moved, p), append(names, p.name)
-			transactions, ids = append(transactions, p.settled.transaction), append(ids, p.settled.ID)
+			transactions, ids = append(transactions, p.settled.transaction), append(ids, p.settled.id)
 		}
 	}
 	s.mu.Unlock()
 	if len(moved) == 0 && o.Empty() {
 		return nil
 	}
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	move := func(db execer) error {
 		tag, err := db.Exec(ctx, s.offsets.move, topics, partitions, transactions, ids, token)
 		if sqlstate.Of(err) == "22003" {

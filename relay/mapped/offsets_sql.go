@@ -260,14 +260,7 @@ CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`
 
 // shardSQL spreads the rows of a table without a partition column, by their key.
 func shardSQL(t *existing.Table) string {
-	text := func(expression string) string {
-		return `nullif((` + expression + `)::text COLLATE "C", '')`
-	}
-	key := text(t.Template(t.Mapping.Key))
-	if t.Mapping.AggregateID != "" {
-		key = "coalesce(" + key + ", " + text(existing.Column(t.Mapping.AggregateID)) + ")"
-	}
-	return fmt.Sprintf("abs(hashtextextended(coalesce(%s, %s::text), 0) %% %d)", key, t.ID, schema.ShardCount)
+	return fmt.Sprintf("abs(%s %% %d)", reading.LaneSQL(t), schema.ShardCount)
 }
 
 // take waits until all offsets of the group are free and takes them.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -235,15 +236,7 @@ func timestamp(b []byte) time.Time {
 }
 
 // Number reads an id that is a whole number.
-func Number(id string) (n int64) {
-	negative := id[0] == '-'
-	for _, c := range []byte(id) {
-		if c != '-' {
-			n = n*10 + int64(c-'0')
-		}
-	}
-	if negative {
-		return -n
-	}
+func Number(id string) int64 {
+	n, _ := strconv.ParseInt(id, 10, 64) // the server has written it
 	return n
 }

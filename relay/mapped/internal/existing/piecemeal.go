@@ -16,6 +16,22 @@ import (
 // large for the protocol. Then rows are read without their texts, and each is completed by a query of its own. A row
 // that still can't be read becomes an invalid message that states the reason.
 
+// QueryEach is Query for rows that may have such texts. sharded means that extra gives them their shards.
+func (t *Table) QueryEach(ctx context.Context, conn *pgx.Conn, free *FreeLists, extra ReadExtra, sharded bool,
+	sql string, args ...any) (ds []relay.Delivery, rows []Row, err error) {
+	err = t.Attempt(ctx, conn, func() error {
+		ds, rows, err = t.Query(ctx, conn, free, extra, sql, args...)
+		return err
+	})
+	if !schema.IsDataError(err) {
+		return ds, rows, err
+	}
+	if ds, rows, err = t.Query(ctx, conn, free, extra, t.Without(sql), args...); err == nil {
+		err = t.Fill(ctx, conn, ds, rows, sharded)
+	}
+	return ds, rows, err
+}
+
 // Without turns a statement into one that reads rows without their texts.
 func (t *Table) Without(sql string) string { return strings.ReplaceAll(sql, t.Columns, t.bare) }
 

@@ -8,26 +8,13 @@ import (
 
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Reread reads rows by their ids if they still wait, in no order. clause is appended, to lock them.
 func Reread(ctx context.Context, conn *pgx.Conn, t *existing.Table, list []Hold, clause string) ([]relay.Delivery, []existing.Row, error) {
 	sql := fmt.Sprintf("SELECT %s FROM %s m WHERE %s = ANY($1::text[]::%s[]) AND %s %s",
 		t.Columns, t.Name, t.ID, t.IDType, t.Waiting, clause)
-	var ds []relay.Delivery
-	var rows []existing.Row
-	read := func() (err error) {
-		ds, rows, err = t.Query(ctx, conn, nil, nil, sql, holdIDs(list))
-		return err
-	}
-	err := t.Attempt(ctx, conn, read)
-	if schema.IsDataError(err) {
-		sql = t.Without(sql)
-		if err = read(); err == nil {
-			err = t.Fill(ctx, conn, ds, rows, false)
-		}
-	}
+	ds, rows, err := t.QueryEach(ctx, conn, nil, nil, false, sql, holdIDs(list))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read rows again: %w", existing.Explain(err))
 	}

@@ -32,7 +32,7 @@ func claimSQL(t *existing.Table, selected, waits, available, from string) string
 		}
 		hidden = fmt.Sprintf(`SELECT %s AS o_lane, min(%s) AS o_by FROM %s m
 	WHERE %s AND %s AND %s AND %s <= (SELECT CASE WHEN count(*) < $3::bigint THEN %s ELSE max(c.o_at) END FROM c) AND %s NOT IN (SELECT c.o_id FROM c) GROUP BY 1`,
-			laneSQL(t), t.BySQL(), t.Name, waits, from, notListedSQL(t), t.By, end, t.ID)
+			LaneSQL(t), t.BySQL(), t.Name, waits, from, notListedSQL(t), t.By, end, t.ID)
 	}
 	return fmt.Sprintf(`WITH c AS MATERIALIZED (
 	SELECT %s%s AS o_id, %s AS o_lane, %s AS o_by, %s AS o_at FROM %s m
@@ -48,7 +48,7 @@ func claimSQL(t *existing.Table, selected, waits, available, from string) string
 ), s AS (
 	SELECT c.n, (SELECT min(h.o_by) FROM h), CASE WHEN c.n = k.n THEN ARRAY(SELECT DISTINCT k.o_lane FROM k) END
 	FROM (SELECT count(*) AS n FROM c) c, (SELECT count(*) AS n FROM k) k
-)`, selected, t.ID, laneSQL(t), t.BySQL(), at, t.Name, available, from, notListedSQL(t), laneSQL(t), t.Order, hidden)
+)`, selected, t.ID, LaneSQL(t), t.BySQL(), at, t.Name, available, from, notListedSQL(t), LaneSQL(t), t.Order, hidden)
 }
 
 // LockSQL claims rows by locking them until the transaction ends. Rows that are kept back stay locked too.
@@ -66,8 +66,8 @@ func ReserveSQL(t *existing.Table, set, token, waits, available, from string) st
 ) SELECT u.*, s.* FROM s LEFT JOIN u ON true`, t.Name, set, t.ID, t.Columns, token)
 }
 
-// laneSQL is a number that all rows of a lane share. Other lanes can have the same number.
-func laneSQL(t *existing.Table) string {
+// LaneSQL is a number that all rows of a lane share. Other lanes can have the same number.
+func LaneSQL(t *existing.Table) string {
 	text := func(expression string) string { return "nullif((" + expression + `)::text COLLATE "C", '')` }
 	terms := []string{text(t.Template(t.Mapping.Key))}
 	if t.Mapping.AggregateID != "" {
