@@ -79,9 +79,8 @@ func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, er
 	return conn, nil
 }
 
-// awaitLock takes an advisory lock for the session, and logs once if that takes a while. It asks repeatedly, because
-// waiting in the server would hold up vacuum. Once the session has the lock, the server ends it when it is silent for
-// as long as the lease.
+// awaitLock takes an advisory lock for the session. It asks repeatedly, because waiting in the server would hold up
+// vacuum. Once the session has the lock, the server ends it when it is silent for as long as the lease.
 func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
 	ask := func(sql string, into any, args ...any) error {
 		ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
@@ -91,32 +90,32 @@ func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what strin
 	if err := ask("SELECT set_config('idle_session_timeout', $1, false)", nil, s.silence()); err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
 	}
-	every := min(100*time.Millisecond, s.cfg.Lease/3)
-	for waited := false; ; waited = true {
-		var got bool
-		if err := ask("SELECT pg_try_advisory_lock("+lock+")", &got); err != nil {
-			return fmt.Errorf("take the lock: %w", err)
+	return s.await(ctx, what, func() (got bool, err error) {
+		if err = ask("SELECT pg_try_advisory_lock("+lock+")", &got); err != nil {
+			err = fmt.Errorf("take the lock: %w", err)
 		}
-		if got {
-			return nil
-		}
-		if !waited {
-			s.cfg.Logger.Info("waiting: "+what, "relay", s.owner, "table", s.mapping.Table)
-		}
-		if err := dial.Pause(ctx, every); err != nil {
-			return err
-		}
-	}
+		return got, err
+	})
 }
 
 // awaitPresence takes the lock that all relays of the table share.
 func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string) error {
-	for {
-		var got bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got); err != nil || got {
+	return s.await(ctx, "", func() (got bool, err error) {
+		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got)
+		return got, err
+	})
+}
+
+// await asks until the session has got what it needs. It logs once what it waits for, if that takes a while.
+func (s *Source) await(ctx context.Context, what string, ask func() (got bool, err error), more ...any) error {
+	for waited := false; ; waited = true {
+		if got, err := ask(); err != nil || got {
 			return err
 		}
-		if err := dial.Pause(ctx, 20*time.Millisecond); err != nil {
+		if !waited && what != "" {
+			s.cfg.Logger.Info("waiting: "+what, append([]any{"relay", s.owner, "table", s.mapping.Table}, more...)...)
+		}
+		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
 			return err
 		}
 	}

@@ -269,20 +269,13 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 	if mayTakeBack {
 		owner = s.owner
 	}
-	for waited := false; ; waited = true {
+	err = s.await(ctx, "another relay owns the offsets", func() (bool, error) {
 		if since, token, err = o.tryTake(ctx, conn, owner, s); err != nil {
-			return since, 0, fmt.Errorf("take the offsets: %w", existing.Explain(err))
+			err = fmt.Errorf("take the offsets: %w", existing.Explain(err))
 		}
-		if token != 0 {
-			return since, token, nil
-		}
-		if !waited {
-			s.cfg.Logger.Info("waiting: another relay owns the offsets", "relay", s.owner, "table", s.mapping.Table, "group", s.cfg.Group)
-		}
-		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
-			return since, 0, err
-		}
-	}
+		return token != 0, err
+	}, "group", s.cfg.Group)
+	return since, token, err
 }
 
 func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (since time.Time, token int64, err error) {

@@ -30,9 +30,6 @@ type Row struct {
 	Identity int64 // see IdentitySQL
 }
 
-// ErrRow is the error of an answer that has other columns than were asked for.
-var ErrRow = errors.New("a row doesn't match the mapping")
-
 // Query runs a statement whose rows are those of selectLists, see Collect.
 func (t *Table) Query(ctx context.Context, conn *pgx.Conn, free *FreeLists, extra ReadExtra,
 	sql string, args ...any) ([]relay.Delivery, []Row, error) {

@@ -3,11 +3,14 @@
 package existing
 
 import (
+	"context"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 // Table is a mapping that fits a table, as pieces of SQL. In statements the table is m.
@@ -86,6 +89,16 @@ func (t *Table) errChanged() error {
 	return fmt.Errorf("the columns of table %s, or of its dead letters, were changed, or it was truncated or rewritten: "+
 		"the session ends, and the next one reads it from the beginning",
 		t.Name)
+}
+
+// ReadTable reads a table's description from the catalogue.
+func ReadTable(ctx context.Context, q schema.Querier, table string) (*mapping.Table, error) {
+	name, err := mapping.ParseTableName(table)
+	if err != nil {
+		return nil, outbox.Permanent(err)
+	}
+	info, err := mapping.ReadTable(ctx, q, name)
+	return info, permanentMapping(err)
 }
 
 // ErrUndone is the error of rows that were there and could be marked, and yet don't have their marks.

@@ -2,7 +2,6 @@
 package link
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -160,13 +159,8 @@ func (r oneRow) Scan(into ...any) error {
 	if r.err != nil {
 		return r.err
 	}
-	defer r.rows.Close()
-	if !r.rows.Next() {
-		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
-	}
-	err := r.rows.Scan(into...)
-	r.rows.Close()
-	return cmp.Or(err, r.rows.Err())
+	_, err := pgx.CollectOneRow(r.rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, row.Scan(into...) })
+	return err
 }
 
 // Expires is until when the server certainly keeps the session.

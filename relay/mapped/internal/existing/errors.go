@@ -1,14 +1,17 @@
 package existing
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
+	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -38,3 +41,23 @@ func Explain(err error) error {
 	}
 	return err
 }
+
+// permanentMapping marks errors that waiting doesn't cure.
+func permanentMapping(err error) error {
+	if errors.Is(err, mapping.ErrMapping) {
+		return outbox.Permanent(err)
+	}
+	return err
+}
+
+// RefuseHidden refuses tables whose policies hide rows from this role.
+func RefuseHidden(ctx context.Context, conn *pgx.Conn, tables ...string) error {
+	err := schema.Seen(ctx, conn, tables...)
+	if errors.Is(err, schema.ErrHidden) {
+		err = outbox.Permanent(err)
+	}
+	return err
+}
+
+// ErrRow is the error of an answer that has other columns than were asked for.
+var ErrRow = errors.New("a row doesn't match the mapping")
