@@ -47,10 +47,7 @@ func TestABlockedKeyStaysBlockedAndIsReleased(t *testing.T) {
 					broker := relaytest.NewMemory()
 					broker.Fail("k", 1, outbox.Permanent(errors.New("never")))
 					begin := func() func() {
-						source, err := open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-						if err != nil {
-							t.Fatal(err)
-						}
+						source := opened(t)(open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 						_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
 						return stop
 					}
@@ -108,10 +105,7 @@ func TestAHoldEndsWhenAnotherRowHasItsId(t *testing.T) {
 			t.Run(what+" "+strategy, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 				broker := relaytest.NewMemory()
 				broker.Fail("k", 1, outbox.Permanent(errors.New("never")))
 				_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
@@ -143,10 +137,7 @@ func TestAnotherRowOfTheIdIsNotMarked(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'old')`)
 			d := read(t, s, 1)

@@ -26,10 +26,7 @@ func TestEveryStrategyObeysAPause(t *testing.T) {
 				db.Exec(`INSERT INTO outbox.controls (destination, lane, actor) VALUES ('shop', $1, 'anna')`, key)
 			}
 			pause("a") // not a topic: strategies that move an offset read topics independently of each other
-			source, err := open(db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload, part)
 				VALUES ('t', 'a', 'a1', 0), ('t', 'b', 'b1', 1), ('t', 'a', 'a2', 0)`)
 			broker := relaytest.NewMemory()

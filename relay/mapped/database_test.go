@@ -81,11 +81,8 @@ func (db database) install(t testing.TB) {
 func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, error)) relaytest.SourceHarness {
 	return relaytest.SourceHarness{
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
-			s, err := open(db.Config(),
-				Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := opened(t)(open(db.Config(),
+				Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond}))
 			return s
 		},
 		Begin: func(ctx context.Context) (relaytest.SourceTx, error) { return db.begin(ctx, lockKeySQL) },

@@ -24,10 +24,7 @@ func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
 				VALUES (1, gen_random_uuid(), 't', 'other', now(), 'new', 1, 0, '1')`)
 			var log bytes.Buffer
 			bury := func() error {
-				source, err := open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 				s := acquired(t, source)
 				d := &read(t, s, 1)[0]
 				return errors.Join(s.Settle(t.Context(),

@@ -52,10 +52,7 @@ func TestEveryFailureIsNoted(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Exec(insertEvent, "k", "1")
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 			broker := &failing{first: 3, failed: make(chan int, 3)}
 			_, stop := testdb.Run(t, source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
 			db.Await(`SELECT status = 'done' FROM events`)
@@ -85,10 +82,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 						life-1, db.Value(`SELECT attempts::text FROM events`))
 				}
 				var line testdb.Line
-				source, err := strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 				broker := &failing{first: 100, failed: make(chan int)}
 				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5,
 					DrainTimeout: await.Expiry(time.Millisecond), Grace: time.Minute,
@@ -135,10 +129,7 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 				m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
-			source, err := Open(strategy, db.Config(), m, Config{Name: "one", Lease: 5 * time.Second, PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(strategy, db.Config(), m, Config{Name: "one", Lease: 5 * time.Second, PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			// The lock stands for slow reading, which lock_timeout doesn't end.
 			var claims *pgx.Conn
@@ -147,7 +138,7 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 			} else {
 				claims = s.(*skipLockedSession).links[0].Conn
 			}
-			if _, err = claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
+			if _, err := claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
 				t.Fatal(err)
 			}
 			lock, err := db.Connect().Begin(t.Context())

@@ -46,10 +46,7 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	}
 	// While it runs.
 	db.Exec("ALTER TABLE events DISABLE ROW LEVEL SECURITY")
-	s, err := Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := opened(t)(Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond}))
 	session, err := s.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -76,14 +76,11 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 	db.Exec(`GRANT SELECT, INSERT ON dead_events TO ` + role)
 	cfg := db.Config()
 	cfg.User = role
-	source, err := openLogOf(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log))
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
-	err = s.Settle(t.Context(),
+	err := s.Settle(t.Context(),
 		relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
 	if err != nil {
 		t.Fatal(err)
@@ -115,11 +112,8 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, log := newLogDatabase(t)
-			source, err := openLogOf(db.Config(), logged(),
-				Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(openLogOf(db.Config(), logged(),
+				Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log))
 			before, sql, both := strings.Cut(sql, " THEN")
 			if !both {
 				before, sql = "", before
@@ -132,6 +126,7 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			s := acquired(t, source)
 			db.Exec(sql)
 			ctx := await.Context(t)
+			var err error
 			for err == nil {
 				_, err = s.Next(ctx, 10)
 			}
@@ -338,10 +333,7 @@ func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
 				db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
 				db.Exec(mapping.CreateSlotSQL(log.Slot))
 			}
-			source, err := openLogOf(db.Config(), m, Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(openLogOf(db.Config(), m, Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log))
 			s := acquired(t, source)
 			if strings.Contains(sql, "ROLLBACK") {
 				sql = "BEGIN; " + sql
@@ -352,6 +344,7 @@ func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
 				}
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
+			var err error
 			for until := time.Now().Add(shortLease); err == nil && time.Now().Before(until); {
 				_, err = s.Next(t.Context(), 10)
 			}
@@ -381,11 +374,8 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines lines
-	source, err := openLogOf(db.Config(), logged(),
-		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(),
+		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log))
 	db.Exec("CREATE TABLE filler (x text)")
 	fill := func() {
 		db.Exec("SELECT pg_switch_wal()")
@@ -404,7 +394,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 		db.Exec("CHECKPOINT")
 		return db.Value("SELECT wal_status FROM pg_replication_slots") == "lost"
 	})
-	_, err = source.Acquire(t.Context())
+	_, err := source.Acquire(t.Context())
 	if err == nil || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "was invalidated") {
 		t.Errorf("got %v, want a permanent one that says what happened", err)
 	}

@@ -66,11 +66,7 @@ func TestLogIsASource(t *testing.T) {
 
 func openLog(t *testing.T, db database, log logNames, m mapping.Mapping) *Source {
 	t.Helper()
-	s, err := openLogOf(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return opened(t)(openLogOf(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)).(*Source)
 }
 
 // What its author does with rows that are delivered, or not yet, is nobody's message; nor are other tables of the
@@ -127,10 +123,7 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	ctx := await.Context(t)
 	broker := relaytest.NewMemory()
 	run := func(name string) (end func()) {
-		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log))
 		_, end = testdb.Run(t, source, broker, relay.Config{})
 		return end
 	}
@@ -220,10 +213,7 @@ func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log))
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)

@@ -36,10 +36,7 @@ func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 				for n := 1; n <= 2; n++ {
 					db.Exec(insertEvent, fmt.Sprint(n), fmt.Sprint(n))
 				}
@@ -90,16 +87,13 @@ func TestALockedRowThatIsTriedAgainKeepsItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			for n := 1; n <= 3; n++ {
 				db.Exec(insertEvent, "k", fmt.Sprint(n))
 			}
 			s := acquired(t, source)
 			ds := read(t, s, 3)
-			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Hold: []relay.Hold{
+			err := s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Hold: []relay.Hold{
 				{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}, {Delivery: &ds[1]}, {Delivery: &ds[2]}}})
 			if err != nil {
 				t.Fatal(err)

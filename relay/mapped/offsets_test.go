@@ -38,10 +38,7 @@ func settledPayloads(t *testing.T, db testdb.DB, strategy string, groups, n int)
 	var sessions []relay.Session
 	for group := range groups {
 		cfg := Config{Name: "one", Group: group, Groups: groups, PollIdle: time.Millisecond}
-		source, err := Open(strategy, db.Config(), offsetMapping(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(strategy, db.Config(), offsetMapping(), cfg))
 		sessions = append(sessions, acquired(t, source))
 	}
 	for ctx := await.Context(t); len(all) < n && ctx.Err() == nil; {
@@ -131,10 +128,7 @@ func TestATopicThatTheTableOfOffsetsCantHaveHoldsUpNoOther(t *testing.T) {
 				db.Exec(sql)
 			}
 			db.Exec(fmt.Sprintf(`INSERT INTO ev (topic, part, payload) VALUES ('a', 0, '1'), (%s, %s, '2'), ('z', 0, '3')`, c.topic, c.partition))
-			source, err := Open(mapping.Serial, db.Config(), offsetMapping(), Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(mapping.Serial, db.Config(), offsetMapping(), Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			if ds := read(t, s, 2); string(ds[0].Payload)+string(ds[1].Payload) == "" {
 				t.Fatal("no payloads")
@@ -175,10 +169,7 @@ func TestColumnsOfOffsetsThatLoseRowsAreRefused(t *testing.T) {
 			for _, sql := range strings.Split(c.change, ";") {
 				db.Exec(sql)
 			}
-			source, err := Open(mapping.Serial, db.Config(), offsetMapping(), Config{Name: "one"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(mapping.Serial, db.Config(), offsetMapping(), Config{Name: "one"}))
 			s, err := source.Acquire(t.Context())
 			if err == nil {
 				_ = s.Close(t.Context())

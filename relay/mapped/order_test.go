@@ -44,10 +44,7 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(messagesTable)
-	source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"}))
 	s := acquired(t, source).(*leaseSession)
 	conn := db.Connect()
 	lock := func(call string) {
@@ -125,10 +122,8 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 		t.Run(c.strategy+", "+c.hidden, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[c.strategy](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[c.strategy](db.Config(),
+				Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			s := acquired(t, source) // before: alone, it would take back what is reserved
 			db.Exec(insertEvent, "k", "1")
 			show := hide[c.hidden](db)
@@ -168,10 +163,7 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 					return Open(mapping.Advisory, db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
 				},
 			}[name]
-			source, err := open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open())
 			const total = 400
 			written := make(chan error, 1)
 			conn := db.Connect()
@@ -232,10 +224,7 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, 3000) n`)
 			db.Exec(insertEvent, "other", "other")
 			tx, err := db.Connect().Begin(t.Context())
@@ -269,11 +258,8 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(messagesTable)
 	open := func() *leaseSession {
-		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
-			Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
+			Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}))
 		return acquired(t, source).(*leaseSession)
 	}
 	for n := 1; n <= 3; n++ {
@@ -299,10 +285,7 @@ func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			open := func(relay string) relay.Session {
-				s, err := strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := opened(t)(strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond}))
 				return acquired(t, s)
 			}
 			slow, quick := open("slow"), open("quick")

@@ -279,10 +279,7 @@ func TestEveryPresetIsProbed(t *testing.T) {
 			t.Cleanup(func() { database{db}.drop(role) })
 			conn := db.Config()
 			conn.User = role
-			source, err := Open(preset.Strategy, conn, m, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(preset.Strategy, conn, m, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})).(*Source)
 			if _, err := source.Probe(t.Context()); err == nil {
 				t.Error("a role without a right is well")
 			}

@@ -43,10 +43,7 @@ func TestABrokerThatIsAskedForReceiptsAnswersAllElse(t *testing.T) {
 	t.Parallel()
 	m := events()
 	m.Done.Partition = "in_text"
-	source, err := Open(mapping.SkipLocked, newDatabase(t).Config(), m, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.SkipLocked, newDatabase(t).Config(), m, Config{})).(*Source)
 	if _, ok := relay.As[relay.Identifier](source.Broker(relaytest.NewMemory())); !ok {
 		t.Error("it can't be asked which broker it is")
 	}
@@ -66,10 +63,7 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 				if strategy == mapping.Lease {
 					m.Claim.Until = "locked_until"
 				}
-				source, err := Open(strategy, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(Open(strategy, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})).(*Source)
 				_, stop := testdb.Run(t, source, source.Broker(&telling{}), relay.Config{
 					Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}, HoldAfter: time.Millisecond})
 				db.Await("SELECT count(*) = 4 FROM events WHERE status = 'done'")

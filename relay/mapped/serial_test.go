@@ -48,10 +48,7 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 // byOffsets acquires a session of a strategy that keeps offsets.
 func byOffsets(t *testing.T, db database, strategy string) *offsetSession {
 	t.Helper()
-	source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	return acquired(t, source).(*offsetSession)
 }
 
@@ -187,10 +184,7 @@ func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
 func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	source, err := strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	broker := relaytest.NewMemory()
 	ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 	var wg sync.WaitGroup
@@ -253,10 +247,7 @@ func TestSerialRefusesASequenceThatIsCached(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(`ALTER SEQUENCE events_id_seq CACHE 20`)
-	source, err := strategies()["serial"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["serial"](db.Config(), Config{Name: "one"}))
 	if _, err := source.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "CACHE 20") {
 		t.Errorf("got %v", err)
 	}

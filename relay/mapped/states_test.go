@@ -58,11 +58,8 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			}
 			db.install(t)
 			db.T = t
-			source, err := open(db.Config(),
-				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(db.Config(),
+				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond}))
 			state := func(state health.State, text string) {
 				t.Helper()
 				db.seen(fmt.Sprint(state, " ", text), func(r *health.Report, d *health.Destination) bool {
@@ -138,10 +135,7 @@ func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	servers.Long(t)
 	db := newDatabase(t)
 	db.install(t)
-	source, err := strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 	broker := relaytest.NewMemory()
 	broker.Fail("bad", 1000, errors.New("come back later"))
 	often := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
@@ -166,10 +160,7 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 			db := newDatabase(t)
 			db.install(t)
 			db.T = t
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 			broker := relaytest.NewMemory()
 			broker.Fail("bad", 1, outbox.Permanent(errors.New("too large")))
 			_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
@@ -210,10 +201,7 @@ func TestStatusKnowsTheSlotOfATable(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
 	db.install(t)
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log))
 	_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
 	db.seen("the slot", func(_ *health.Report, d *health.Destination) bool {
 		return d.Slot != nil && d.Slot.Name == log.Slot && d.Slot.Status == "reserved" && d.Slot.Position != ""

@@ -51,14 +51,12 @@ func TestAListIsUsedAgainWhenAllItsBatchesAreRecycled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			written := 0
 			next := func(limit int) (b relay.Batch) {
 				t.Helper()
+				var err error
 				for err == nil && len(b.Deliveries) == 0 {
 					b, err = s.Next(t.Context(), limit)
 				}
@@ -94,10 +92,7 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	db := newDatabase(t)
 	const total = 10_000 // in one transaction, and more than two pages
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
-	source, err := strategies()["xmin"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["xmin"](db.Config(), Config{Name: "one"}))
 	s := acquired(t, source)
 	ds := read(t, s, total/2)
 	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}); err != nil {
@@ -122,11 +117,8 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	m := events()
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
 	open := func(name string) *Source {
-		s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return opened(t)(Open(mapping.Lease, db.Config(), m,
+			Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})).(*Source)
 	}
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	live := acquired(t, open("live"))
@@ -244,11 +236,8 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m := events()
 			m.Claim = claim
 			open := func(name string) *leaseSession {
-				s, err := Open(mapping.Lease, db.Config(), m,
-					Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := opened(t)(Open(mapping.Lease, db.Config(), m,
+					Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond}))
 				return acquired(t, s).(*leaseSession)
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
@@ -279,10 +268,7 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 	db.Exec(`CREATE INDEX by_claim ON events (locked_until)`)
 	db.Exec(`INSERT INTO events (topic, key, payload, locked_until) SELECT 't', 'k', '', now() - n * interval '1 s' FROM generate_series(1, 20000) n`)
 	db.Exec(`ANALYZE events`)
-	source, err := strategies()["lease"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["lease"](db.Config(), Config{Name: "one"}))
 	s := acquired(t, source).(*leaseSession)
 	var ids []string
 	var tokens []int64
@@ -331,10 +317,7 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			db := newDatabase(t)
 			m := events()
 			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Owner: owner}
-			s, err := Open(mapping.Lease, db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := opened(t)(Open(mapping.Lease, db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload, status, locked_until, owner)
 				VALUES ('t', 'theirs', 'theirs', 'taken', now(), 'their program')`)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'ours', 'ours')`)
@@ -356,14 +339,11 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Minute, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Minute, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
 			s := acquired(t, source)
 			ds := read(t, s, 4)
-			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
+			err := s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
 				Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
 			if err != nil {
 				t.Fatal(err)
@@ -386,10 +366,7 @@ func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1}))
 			s := acquired(t, source)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 			ds := read(t, s, 1)

@@ -48,10 +48,7 @@ func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 				}
 				var log bytes.Buffer
 				bury := func() error {
-					source, err := open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-					if err != nil {
-						t.Fatal(err)
-					}
+					source := opened(t)(open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 					s := acquired(t, source)
 					d := &read(t, s, 1)[0]
 					return errors.Join(s.Settle(t.Context(),
@@ -110,10 +107,7 @@ func TestNothingIsReadWhileATriggerUndoesMarks(t *testing.T) {
 				db.Exec(`CREATE TRIGGER undo ` + c.on + ` ON events FOR EACH ROW EXECUTE FUNCTION undo()`)
 				log := &syncedBuffer{}
 				logger := slog.New(slog.NewTextHandler(log, nil))
-				source, err := opens[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Logger: logger})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(opens[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Logger: logger}))
 				broker := relaytest.NewMemory()
 				ctx, stop := testdb.Run(t, source, broker, relay.Config{Logger: logger})
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1'), ('t', 'k', '2')`)
