@@ -901,7 +901,7 @@ var mutants = []mutant{
 	{
 		name:  "rows of a log that is behind are read by the types of the table",
 		file:  "relay/mapped/internal/existing/log_layout.go",
-		old:   "	of.Info = &former\n",
+		old:   "	table.Info = &former\n",
 		wrong: "",
 		pkg:   "./relay/mapped", run: "TestRowsOfALogThatIsBehindHaveTheirFormerTypes",
 	},

@@ -41,10 +41,10 @@ func (s *Source) Acquire(ctx context.Context) (_ relay.Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &session{source: s, table: t, pooled: pooled, holds: pending.NewHolds(s.note), conn: storing, reading: reading}
+	x := &session{source: s, table: t, pooled: pooled, holds: pending.NewHolds(s.writeAccount), conn: storing, reading: reading}
 	defer func() {
 		if err == nil {
-			s.known.Begin(x.holds)
+			s.account.Begin(x.holds)
 		}
 	}()
 	switch s.strategy {

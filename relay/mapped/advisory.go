@@ -44,7 +44,7 @@ func (s *advisorySession) take(ctx context.Context, limit int) ([]relay.Delivery
 }
 
 func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	return s.settle(ctx, settlement, func(x *pending.Sorted) *marking.Outcomes { return x.Outcomes(s.holds, false) })
+	return s.settle(ctx, settlement, func(sorted *pending.Sorted) *marking.Outcomes { return sorted.Outcomes(s.holds, false) })
 }
 
 func (s *advisorySession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {

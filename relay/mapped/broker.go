@@ -13,19 +13,19 @@ func (s *Source) Broker(b relay.Broker) relay.Broker {
 	if s.mapping.Done.Partition == "" {
 		return b
 	}
-	return asking{b, s.receipts.Accepted}
+	return receiptsBroker{b, s.receipts.Accepted}
 }
 
-// asking is a broker that is asked for receipts.
-type asking struct {
+// receiptsBroker is a broker that is asked for receipts.
+type receiptsBroker struct {
 	relay.Broker
 	accepted func(outbox.ID, outbox.Receipt)
 }
 
-func (b asking) Publish(ctx context.Context, batch []*outbox.Message) []error {
+func (b receiptsBroker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	return b.Broker.Publish(outbox.WithReceipts(ctx, b.accepted), batch)
 }
 
-func (b asking) Unwrap() relay.Broker { return b.Broker }
+func (b receiptsBroker) Unwrap() relay.Broker { return b.Broker }
 
-var _ relay.Wrapper = asking{}
+var _ relay.Wrapper = receiptsBroker{}

@@ -54,9 +54,9 @@ func (s *leaseSession) take(ctx context.Context, limit int) ([]relay.Delivery, e
 }
 
 func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	return s.settle(ctx, settlement, func(x *pending.Sorted) *marking.Outcomes {
-		o := x.Outcomes(s.holds, true)
-		behind(x, o, s.holds)
+	return s.settle(ctx, settlement, func(sorted *pending.Sorted) *marking.Outcomes {
+		o := sorted.Outcomes(s.holds, true)
+		behind(sorted, o, s.holds)
 		return o
 	})
 }
@@ -100,31 +100,31 @@ func tokens(entries []pending.Entry) []marking.Mark {
 // rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
 // their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
 // it.
-func behind(x *pending.Sorted, o *marking.Outcomes, h *pending.Holds) {
+func behind(sorted *pending.Sorted, o *marking.Outcomes, h *pending.Holds) {
 	waits := make(map[string]*marking.Mark) // by lane
 	ids := make(map[string]*marking.Mark)
 	for i := range o.Waiting {
 		ids[o.Waiting[i].ID] = &o.Waiting[i]
 	}
-	for i := range x.Hold {
-		lane := x.Hold[i].Delivery.Lane()
+	for i := range sorted.Hold {
+		lane := sorted.Hold[i].Delivery.Lane()
 		head := waits[lane]
 		if head == nil {
 			head = &marking.Mark{}
 			if first := h.First(lane, 1); len(first) > 0 {
 				wait := max(time.Until(first[0].Due), 0)
 				head.Wait = &wait
-			} else if m := ids[entryID(x.Entries, x.Hold[i].Delivery.Ref)]; m != nil {
+			} else if m := ids[entryID(sorted.Entries, sorted.Hold[i].Delivery.Ref)]; m != nil {
 				head.Wait = m.Wait
 			}
 			waits[lane] = head
 		}
-		if m := ids[entryID(x.Entries, x.Hold[i].Delivery.Ref)]; m != nil && m.Wait == nil && !m.Blocked {
+		if m := ids[entryID(sorted.Entries, sorted.Hold[i].Delivery.Ref)]; m != nil && m.Wait == nil && !m.Blocked {
 			m.Wait = head.Wait
 		}
 	}
-	for i := range x.HeldRetry {
-		retry := &x.HeldRetry[i]
+	for i := range sorted.HeldRetry {
+		retry := &sorted.HeldRetry[i]
 		head := pending.HoldMark(pending.Entry{}, retry)
 		for _, other := range h.First(retry.Delivery.Lane(), h.Size()) {
 			if other.Token != "" && other.Ref != retry.Delivery.Ref {

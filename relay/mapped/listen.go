@@ -52,8 +52,8 @@ func (l *listener) close() {
 // hear listens until ctx ends, or it turns out that no notification can come. It tells once of each interruption.
 func (s *Source) hear(ctx context.Context, heard relay.Waker) {
 	logger := s.cfg.Logger.With("relay", s.owner, "table", s.mapping.Table, "channel", s.cfg.Notify)
-	for told := false; ; {
-		err := s.hearOnce(ctx, heard, func() { told = false })
+	for logged := false; ; {
+		err := s.hearOnce(ctx, heard, func() { logged = false })
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -61,9 +61,9 @@ func (s *Source) hear(ctx context.Context, heard relay.Waker) {
 			logger.Warn("no notification comes through a pooler in transaction mode, so rows wait for the next poll: give the relay "+
 				"the address of PostgreSQL itself, or of a pool in session mode", "pause", s.cfg.PollIdle)
 			return
-		case !told:
+		case !logged:
 			logger.Warn("notifications are interrupted, so rows wait for the next poll", "error", err, "pause", s.cfg.PollIdle)
-			told = true
+			logged = true
 		}
 		if dial.Pause(ctx, listenAgain) != nil {
 			return

@@ -52,7 +52,7 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 		Table: x.table.Info.TableName(), OID: x.table.Info.OID, Unsent: src.unsent,
 	})
 	if err != nil {
-		s.refused(err)
+		s.keepUnsent(err)
 		_ = s.link.Close(nil) // err is the one to report
 		return nil, err
 	}
@@ -62,9 +62,9 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	return s, nil
 }
 
-// refused keeps for later sessions that inserts may not have been sent. They have no other way to know it: the
+// keepUnsent keeps for later sessions that inserts may not have been sent. They have no other way to know it: the
 // publication sends everything by then, and the slot is beyond what was not sent.
-func (s *logSession) refused(err error) {
+func (s *logSession) keepUnsent(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errors.As(err, &s.source.unsent)
@@ -80,7 +80,7 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 		return link.Ping(ctx, conn)
 	}
 	err := tail.Sound(ctx, conn)
-	s.refused(err)
+	s.keepUnsent(err)
 	return err
 }
 
@@ -117,7 +117,7 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
 		return nil
 	})
-	s.refused(err)
+	s.keepUnsent(err)
 	if err == nil && len(rows) > 0 { // the stream's lock isn't held any more: the link may have to wait for it
 		err = s.link.Do(func(conn *pgx.Conn) (err error) {
 			asking, cancel := s.source.lasting(ctx)
@@ -140,7 +140,7 @@ func (s *logSession) full() error {
 		return fmt.Errorf("%d messages were read behind one that is set aside, and the log can't be released before that one ends: "+
 			"nothing new is read, of any key, until it is delivered or dead", runAheadOfLog)
 	}
-	return s.source.fullOf(s.holds.Size())
+	return s.source.errHolds(s.holds.Size())
 }
 
 // Settle stores dead letters, and then tells the server up to where everything is settled. A crash between the two
@@ -155,7 +155,7 @@ func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
 			s.holds.Add(pending.Entry{Ref: x.Hold[i].Delivery.Ref}, &x.Hold[i])
 		}
 		s.holds.Settle(&x)
-		s.source.settled(&x)
+		s.source.noteSettled(&x)
 		if through == 0 {
 			return nil
 		}

@@ -85,7 +85,7 @@ func (s *session) prepareOffsets(ctx context.Context) (*offsets, error) {
 			mapping.ErrMapping, t.Mapping.ID, t.Name, t.IDType))
 	}
 	if !byTransaction {
-		if err := numbers(src, t); err != nil {
+		if err := checkNumbers(src, t); err != nil {
 			return nil, err
 		}
 	}
@@ -149,8 +149,8 @@ func (s *offsetSession) take(ctx context.Context, limit int) ([]relay.Delivery, 
 	return s.read(ctx, s.page.Rows(limit))
 }
 
-// numbers checks, or warns about, where ids come from when they alone give the order.
-func numbers(s *Source, t *existing.Table) error {
+// checkNumbers checks, or warns about, where ids come from when they alone give the order.
+func checkNumbers(s *Source, t *existing.Table) error {
 	id := t.Info.Column(t.Mapping.ID)
 	switch {
 	case t.Along == existing.AlongSequence:
@@ -183,7 +183,7 @@ func (s *offsetSession) look(ctx context.Context) error {
 	if started.After(s.refused.until) {
 		s.refused = refusedOffsets{}
 	}
-	unknown, err := s.unknown(ctx)
+	unknown, err := s.newParts(ctx)
 	if err != nil {
 		return err
 	}
@@ -196,8 +196,8 @@ func (s *offsetSession) look(ctx context.Context) error {
 	return nil
 }
 
-// unknown lists the topics and partitions with messages of which the offset is not loaded.
-func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err error) {
+// newParts lists the topics and partitions with messages of which the offset is not loaded.
+func (s *offsetSession) newParts(ctx context.Context) (unknown []partName, err error) {
 	var name partName
 	rows, _ := s.reading.Query(ctx, s.offsets.pairs) // its error is returned with the rows
 	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
@@ -311,7 +311,7 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 		s.pace.polled(false, false)
 		return nil, nil
 	}
-	highest, more, err := s.decided(ctx)
+	highest, more, err := s.highestFinal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -340,10 +340,10 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	return ds, nil
 }
 
-// decided returns the highest id up to which every number is committed or never will be, and whether higher ones were
-// drawn since the last call. Up to that id, ids are read once and in order, whether or not their writers take turns: an
-// INSERT locks the table before it draws its id (see reading.Horizon). A later statement reads the rows.
-func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, err error) {
+// highestFinal returns the highest id up to which every number is committed or never will be, and whether higher ones
+// were drawn since the last call. Up to that id, ids are read once and in order, whether or not their writers take
+// turns: an INSERT locks the table before it draws its id (see reading.Horizon). A later statement reads the rows.
+func (s *offsetSession) highestFinal(ctx context.Context) (highest int64, more bool, err error) {
 	if s.offsets.look == "" {
 		return math.MaxInt64, false, nil
 	}
@@ -417,25 +417,25 @@ func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
 
 func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement) error {
 	return s.link.Do(func(conn *pgx.Conn) error {
-		x := pending.Sort(settlement, s.ledger.Through(settlement.Through))
-		o := x.Outcomes(s.holds, false)
+		sorted := pending.Sort(settlement, s.ledger.Through(settlement.Through))
+		o := sorted.Outcomes(s.holds, false)
 		o.Delivered, o.Waiting = nil, nil // this strategy marks no row
-		s.note(x)
+		s.note(sorted)
 		if err := s.store(ctx, conn, o); err != nil {
 			return err
 		}
-		s.remember(x)
+		s.remember(sorted)
 		return nil
 	})
 }
 
 // note records in the parts which rows are done and which are set aside.
-func (s *offsetSession) note(x *pending.Sorted) {
+func (s *offsetSession) note(sorted *pending.Sorted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	through := uint64(0)
-	if n := len(x.Entries); n > 0 {
-		through = x.Entries[n-1].Ref
+	if n := len(sorted.Entries); n > 0 {
+		through = sorted.Entries[n-1].Ref
 	}
 	for _, p := range s.parts {
 		for i := range p.entries {
@@ -443,7 +443,7 @@ func (s *offsetSession) note(x *pending.Sorted) {
 			if e.ref > through {
 				break
 			}
-			if x.Hold[e.ref] != nil {
+			if sorted.HoldByRef[e.ref] != nil {
 				e.held = true
 			} else if !e.held {
 				e.done = true
@@ -455,11 +455,11 @@ func (s *offsetSession) note(x *pending.Sorted) {
 			e.done = true
 		}
 	}
-	for _, d := range x.HeldDelivered {
+	for _, d := range sorted.HeldDelivered {
 		finish(d)
 	}
-	for i := range x.HeldDead {
-		finish(x.HeldDead[i].Delivery)
+	for i := range sorted.HeldDead {
+		finish(sorted.HeldDead[i].Delivery)
 	}
 	for _, p := range s.parts {
 		p.advance()

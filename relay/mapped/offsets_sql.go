@@ -189,7 +189,7 @@ func pairsSQL(t *existing.Table, cfg Config) string {
 	}
 	if c := t.Info.Column(m.Topic); c != nil && c.Folds { // one step of the walk would pass all spellings of a topic
 		return fmt.Sprintf("SELECT %s, %s FROM (SELECT DISTINCT %s FROM %s m) p WHERE %s", topic, partition,
-			strings.Replace(columns, existing.Column(m.Topic), textOf(m.Topic), 1), t.Name, group)
+			strings.Replace(columns, existing.Column(m.Topic), topicText(m.Topic), 1), t.Name, group)
 	}
 	var order, after string
 	switch names {
@@ -210,8 +210,8 @@ func pairsSQL(t *existing.Table, cfg Config) string {
 ) SELECT %s, %s FROM p WHERE %s`, columns, t.Name, order, columns, t.Name, after, order, topic, partition, group)
 }
 
-// textOf is a topic as a text that equals no other text.
-func textOf(name string) string { return existing.Column(name) + `::text COLLATE "C"` }
+// topicText is a topic as a text that equals no other text.
+func topicText(name string) string { return existing.Column(name) + `::text COLLATE "C"` }
 
 // foreignSQL is whether the offset o, or a row of its topic and partition, has the number of a transaction that has not
 // begun in this cluster: both came by a dump from one that was further.
@@ -234,7 +234,7 @@ func scanSQL(t *existing.Table, m *mapping.Offsets, byTransaction bool, cfg Conf
 	// In a session that isn't ours, a policy would hide rows without an error, and the offset would pass them.
 	where := "NOT row_security_active(" + schema.QuoteLiteral(t.Name) + "::regclass)"
 	if c := t.Info.Column(m.Topic); c != nil && c.Folds {
-		where += fmt.Sprintf(" AND %s = o.topic::%s AND %s = o.topic", existing.Column(m.Topic), c.Base, textOf(m.Topic))
+		where += fmt.Sprintf(" AND %s = o.topic::%s AND %s = o.topic", existing.Column(m.Topic), c.Base, topicText(m.Topic))
 	} else if c != nil {
 		where += " AND " + existing.Column(m.Topic) + " = o.topic"
 	}

@@ -56,7 +56,7 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	polled := make(chan []relay.Delivery, 1)
 	go func() {
 		ds, _, err := s.reader.Poll(context.WithoutCancel(t.Context()),
-			10, s.own, s.known, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
+			10, s.own, s.omit, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
 		if err != nil {
 			t.Error(err)
 		}

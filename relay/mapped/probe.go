@@ -74,8 +74,8 @@ func (p *probe) run(ctx context.Context) (untried string, err error) {
 	return p.untried, err
 }
 
-// within runs f in a transaction, and takes back what it did.
-func (p *probe) within(ctx context.Context, f func() error) error {
+// inTransaction runs f in a transaction, and takes back what it did.
+func (p *probe) inTransaction(ctx context.Context, f func() error) error {
 	if err := p.exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (p *probe) exec(ctx context.Context, sql string, args ...any) error {
 	return existing.Explain(err)
 }
 
-// under runs f under a savepoint and takes back what it did, so that the next outcome finds the row as it was.
-func (p *probe) under(ctx context.Context, f func() error) error {
+// inSavepoint runs f under a savepoint and takes back what it did, so that the next outcome finds the row as it was.
+func (p *probe) inSavepoint(ctx context.Context, f func() error) error {
 	if err := p.exec(ctx, "SAVEPOINT outbox_probe"); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (p *probe) under(ctx context.Context, f func() error) error {
 // rows tries a strategy that marks rows.
 func (p *probe) rows(ctx context.Context) error {
 	claims := p.prepare()
-	return p.within(ctx, func() error {
+	return p.inTransaction(ctx, func() error {
 		var rows []existing.Row
 		// A text that has no UTF-8 form is no fault of the mapping.
 		err := p.table.Attempt(ctx, p.conn, func() (err error) {
@@ -181,7 +181,7 @@ func (p *probe) outcomes(ctx context.Context, marks []marking.Mark) error {
 				return fmt.Errorf("%s: %w", o.what, err)
 			}
 		}
-		err := p.under(ctx, func() error {
+		err := p.inSavepoint(ctx, func() error {
 			var there, ids []string
 			err := p.conn.QueryRow(ctx, o.sql, o.args...).Scan(&there, &ids)
 			if err != nil || len(marks) == 0 {
@@ -199,7 +199,7 @@ func (p *probe) outcomes(ctx context.Context, marks []marking.Mark) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s%s: %w", o.what, rowOf(marks), err)
+			return fmt.Errorf("%s%s: %w", o.what, rowText(marks), err)
 		}
 	}
 	if len(marks) == 0 {
@@ -208,8 +208,8 @@ func (p *probe) outcomes(ctx context.Context, marks []marking.Mark) error {
 	return nil
 }
 
-// rowOf names the row of an error: another one may be accepted.
-func rowOf(marks []marking.Mark) string {
+// rowText names the row of an error: another one may be accepted.
+func rowText(marks []marking.Mark) string {
 	if len(marks) == 0 {
 		return ""
 	}
@@ -226,7 +226,7 @@ func (p *probe) reservations(ctx context.Context, c *claims, marks []marking.Mar
 		if o.sql == c.again {
 			args = append(args, columns.Blocked, columns.Identity)
 		}
-		err := p.under(ctx, func() error { return p.exec(ctx, o.sql, args...) })
+		err := p.inSavepoint(ctx, func() error { return p.exec(ctx, o.sql, args...) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", o.what, err)
 		}
@@ -256,15 +256,15 @@ func (p *probe) offsets(ctx context.Context) error {
 	p.strategy = s
 	p.link = link.New(p.conn, p.source.cfg.Lease, link.Ping)
 	p.pace = pace{cfg: &p.source.cfg, broken: p.link.Ended()}
-	names, err := s.unknown(ctx)
+	names, err := s.newParts(ctx)
 	if err != nil {
 		return err
 	}
 	names = names[:min(len(names), probeParts)]
-	if err := p.within(ctx, func() error { return p.lease(ctx, s, names) }); err != nil {
+	if err := p.inTransaction(ctx, func() error { return p.lease(ctx, s, names) }); err != nil {
 		return err
 	}
-	return p.within(ctx, func() error {
+	return p.inTransaction(ctx, func() error {
 		var rows []existing.Row
 		if len(s.parts) > 0 {
 			if _, err := s.read(ctx, 1); err != nil {
@@ -435,7 +435,7 @@ func (p *probe) listen(ctx context.Context) error {
 		p.untried = strings.TrimPrefix(p.untried+"; no notification comes through the pooler, so rows wait for polls", "; ")
 		return nil
 	}
-	return p.within(ctx, func() error { return p.exec(ctx, "LISTEN "+schema.QuoteIdentifier(p.source.cfg.Notify)) })
+	return p.inTransaction(ctx, func() error { return p.exec(ctx, "LISTEN "+schema.QuoteIdentifier(p.source.cfg.Notify)) })
 }
 
 // Probe deletes one row as Once does, with an archive if there is one, and takes it back.
@@ -448,7 +448,7 @@ func (p *Purge) Probe(ctx context.Context) error {
 	}
 	sql, err := p.sql(ctx, probe.conn, t)
 	if err == nil {
-		err = probe.within(ctx, func() error {
+		err = probe.inTransaction(ctx, func() error {
 			if _, err = p.delete(ctx, probe.conn, sql, 1); err != nil {
 				return fmt.Errorf("delete delivered rows: %w", existing.Explain(err))
 			}

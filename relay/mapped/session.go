@@ -74,7 +74,7 @@ func (s *session) begin(of strategy, keep func(ctx context.Context, conn *pgx.Co
 
 // watch ends the session when the table has changed.
 func (s *session) watch(ctx context.Context, q schema.Querier) error {
-	return s.table.Unchanged(ctx, q, s.source.strategy == mapping.Replication)
+	return s.table.CheckLayout(ctx, q, s.source.strategy == mapping.Replication)
 }
 
 // prepare makes the statements by which a strategy that marks rows reads and marks them, for sessions and for Probe. It
@@ -185,7 +185,7 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 	if err := s.storeLater(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.full = s.fullBecause(); s.full != nil {
+	if s.full = s.errFull(); s.full != nil {
 		s.pace.polled(false, false)
 		return nil, nil, nil
 	}
@@ -195,23 +195,23 @@ func (s *session) poll(ctx context.Context, limit int, lasting bool) ([]relay.De
 		defer cancel()
 	}
 	size := s.reader.Page.Rows(limit)
-	ds, rows, err := s.reader.Poll(ctx, size, s.own, s.known, "")
+	ds, rows, err := s.reader.Poll(ctx, size, s.own, s.omit, "")
 	if err == nil {
 		s.pace.polled(len(ds) > 0 || s.reader.News, len(ds) == size)
 	}
 	return ds, rows, err
 }
 
-// fullBecause says why nothing more is read; nil if more may be.
-func (s *session) fullBecause() error {
+// errFull says why nothing more is read; nil if more may be.
+func (s *session) errFull() error {
 	if s.later.Undone() {
 		return s.table.ErrUndone()
 	}
-	return s.source.fullOf(s.holds.Size() + len(s.later.All()))
+	return s.source.errHolds(s.holds.Size() + len(s.later.All()))
 }
 
-// known lists the rows behind from that are in flight, wait for another attempt, or are to be marked.
-func (s *session) known(from int64) []string {
+// omit lists the rows behind from that are in flight, wait for another attempt, or are to be marked.
+func (s *session) omit(from int64) []string {
 	return s.later.AppendIDs(s.holds.Above(from, s.ledger.Above(from, nil)))
 }
 
@@ -229,21 +229,21 @@ func (s *session) storeLater(ctx context.Context) error {
 func (s *session) settle(ctx context.Context, settlement relay.Settlement, sort func(*pending.Sorted) *marking.Outcomes) error {
 	return s.link.Do(func(conn *pgx.Conn) error {
 		// This split happens inside do; otherwise the tokens of claims could be renewed in between.
-		x := pending.Sort(settlement, s.ledger.Through(settlement.Through))
-		if err := s.statements.Store(ctx, conn, sort(x), &s.later); err != nil {
+		sorted := pending.Sort(settlement, s.ledger.Through(settlement.Through))
+		if err := s.statements.Store(ctx, conn, sort(sorted), &s.later); err != nil {
 			return err
 		}
-		s.remember(x)
+		s.remember(sorted)
 		return nil
 	})
 }
 
 // remember records what is stored. Rows that are set aside enter the holds before they leave the ledger, because Next
 // must know of them at any time.
-func (s *session) remember(x *pending.Sorted) {
-	x.Remember(s.holds)
-	s.ledger.Settle(len(x.Entries))
-	s.source.settled(&x.Settlement)
+func (s *session) remember(sorted *pending.Sorted) {
+	sorted.Remember(s.holds)
+	s.ledger.Settle(len(sorted.Entries))
+	s.source.noteSettled(&sorted.Settlement)
 }
 
 // reload reads the first rows of a lane again. gone, if not nil, gets those that are no longer in the table.
@@ -277,7 +277,7 @@ func (s *session) close(farewell func(*pgx.Conn) error) error {
 	s.listener.close()
 	dial.HangUp(s.reading)
 	err := s.link.Close(farewell)
-	s.source.known.Begin(nil)
+	s.source.account.Begin(nil)
 	s.source.active.Store(false)
 	return err
 }

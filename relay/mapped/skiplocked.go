@@ -35,12 +35,12 @@ type skipLockedSession struct {
 	breakOnce sync.Once
 	freed     chan struct{} // signalled when Settle has ended a transaction
 
-	mu    sync.Mutex
-	links []*link.Link
-	idle  []*link.Link
-	open  []*transaction // those with batches, oldest first
-	over  []*transaction // those that are being committed
-	loads map[string]*transaction
+	mu         sync.Mutex
+	links      []*link.Link
+	idle       []*link.Link
+	open       []*transaction // those with batches, oldest first
+	committing []*transaction // those that are being committed
+	loads      map[string]*transaction
 }
 
 var _ strategy = (*skipLockedSession)(nil)
@@ -173,7 +173,7 @@ func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) err
 
 // takeForBatch waits until another transaction may be opened.
 func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link.Link, error) {
-	if s.full = s.source.fullOf(s.holds.Size()); s.full != nil {
+	if s.full = s.source.errHolds(s.holds.Size()); s.full != nil {
 		s.pace.polled(false, false)
 		return nil, nil
 	}
@@ -202,11 +202,11 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link.Link, size int) (
 			if err := s.alone.Store(ctx, conn, &marking.Outcomes{}, &s.later); err != nil {
 				return err
 			}
-			if s.full = s.fullBecause(); s.full != nil {
+			if s.full = s.errFull(); s.full != nil {
 				return nil
 			}
 		}
-		ds, rows, err = s.reader.Poll(ctx, size, s.pids(), s.known, "BEGIN")
+		ds, rows, err = s.reader.Poll(ctx, size, s.pids(), s.omit, "BEGIN")
 		if err == nil && len(ds) == 0 {
 			_, err = conn.Exec(ctx, "ROLLBACK")
 		}
@@ -243,11 +243,11 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt or are to be marked, and those that our own
+// omit lists the rows behind from that wait for another attempt or are to be marked, and those that our own
 // transactions have locked: they would count as hidden.
-func (s *skipLockedSession) known(from int64) (ids []string) {
+func (s *skipLockedSession) omit(from int64) (ids []string) {
 	s.mu.Lock()
-	for _, list := range [][]*transaction{s.open, s.over} {
+	for _, list := range [][]*transaction{s.open, s.committing} {
 		for _, t := range list {
 			for i := range t.rows {
 				if t.rows[i].By >= from {
@@ -266,12 +266,12 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 	if err := s.failure(); err != nil {
 		return err
 	}
-	x := pending.Sort(settlement, s.ledger.Through(settlement.Through))
-	s.noteHeld(x)
-	s.remember(x)
+	sorted := pending.Sort(settlement, s.ledger.Through(settlement.Through))
+	s.settleHeld(sorted)
+	s.remember(sorted)
 
 	s.mu.Lock()
-	entries := x.Entries
+	entries := sorted.Entries
 	var over []*transaction
 	for len(entries) > 0 {
 		t := s.open[0]
@@ -279,7 +279,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 		for n < len(entries) && entries[n].Ref <= t.last {
 			n++
 		}
-		x.AddTo(&t.outcomes, entries[:n], false)
+		sorted.AddTo(&t.outcomes, entries[:n], false)
 		t.left -= n
 		entries = entries[n:]
 		if t.left > 0 {
@@ -294,7 +294,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 			delete(s.loads, lane)
 		}
 	}
-	s.over = over
+	s.committing = over
 	s.mu.Unlock()
 	for _, t := range over {
 		if err := s.commit(ctx, t); err != nil {
@@ -302,17 +302,17 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 		}
 	}
 	s.mu.Lock()
-	s.over = nil
+	s.committing = nil
 	s.mu.Unlock()
 	return nil
 }
 
-// noteHeld adds the outcomes of rows that were tried again to the transactions of their lanes. A failure ends the
+// settleHeld adds the outcomes of rows that were tried again to the transactions of their lanes. A failure ends the
 // transaction of its lane: the engine forgets what it has loaded behind.
-func (s *skipLockedSession) noteHeld(x *pending.Sorted) {
+func (s *skipLockedSession) settleHeld(sorted *pending.Sorted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.AddHeld(s.holds, func(lane string) *marking.Outcomes {
+	sorted.AddHeld(s.holds, func(lane string) *marking.Outcomes {
 		t := s.loads[lane]
 		if t == nil {
 			return nil
@@ -320,8 +320,8 @@ func (s *skipLockedSession) noteHeld(x *pending.Sorted) {
 		t.left--
 		return &t.outcomes
 	})
-	for i := range x.HeldRetry {
-		if t := s.loads[x.HeldRetry[i].Delivery.Lane()]; t != nil {
+	for i := range sorted.HeldRetry {
+		if t := s.loads[sorted.HeldRetry[i].Delivery.Lane()]; t != nil {
 			t.left = 0
 		}
 	}
@@ -358,13 +358,13 @@ func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *marking.
 		s.later.Set(o, s.statements.Postpone(&left))
 		return nil
 	}
-	if !marking.Refuses(err, o) {
+	if !marking.IsRefusal(err, o) {
 		return err
 	}
 	if err := conn.PgConn().Exec(ctx, "ROLLBACK TO SAVEPOINT outbox_attempt; SET CONSTRAINTS ALL IMMEDIATE").Close(); err != nil {
 		return fmt.Errorf("mark rows: %w", err)
 	}
-	_, refused, err := s.statements.Singly(ctx, conn, o)
+	_, refused, err := s.statements.StoreEach(ctx, conn, o)
 	if err != nil {
 		return err
 	}
@@ -490,7 +490,7 @@ func (s *skipLockedSession) Expires() time.Time {
 			first = at
 		}
 	}
-	for _, list := range [][]*transaction{s.open, s.over} {
+	for _, list := range [][]*transaction{s.open, s.committing} {
 		for _, t := range list {
 			earlier(t)
 		}
@@ -524,7 +524,7 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 			return s.end(ctx, conn, &t.outcomes)
 		}))
 	}
-	s.source.known.Begin(nil)
+	s.source.account.Begin(nil)
 	s.source.active.Store(false)
 	return errors.Join(errs...)
 }

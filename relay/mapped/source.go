@@ -31,7 +31,7 @@ type Source struct {
 
 	receipts marking.Receipts
 	states   *states.Writer // nil without the name of a destination
-	known    pending.Account
+	account  pending.Account
 	unsent   *wal.Unsent // why the slot can't be read any more; sessions set it, one after the other
 }
 
@@ -113,8 +113,8 @@ func (s *Source) claiming(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(context.WithoutCancel(ctx), max(s.cfg.Lease, dial.AnswerWithin))
 }
 
-// fullOf says why nothing new is read if n messages are set aside; nil if there may be more.
-func (s *Source) fullOf(n int) error {
+// errHolds says why nothing new is read if n messages are set aside; nil if there may be more.
+func (s *Source) errHolds(n int) error {
 	if n < s.cfg.MaxHolds {
 		return nil
 	}
@@ -123,18 +123,18 @@ func (s *Source) fullOf(n int) error {
 }
 
 // Account is what the source knows of its work: of what it holds, no more than its session does.
-func (s *Source) Account() mapping.Account { return s.known.Now() }
+func (s *Source) Account() mapping.Account { return s.account.Now() }
 
-// note has the account written, where operators look for it.
-func (s *Source) note() {
+// writeAccount has the account written, where operators look for it.
+func (s *Source) writeAccount() {
 	if s.states != nil {
 		s.states.Again(s.cursor())
 	}
 }
 
-// settled notes that a settlement is stored.
-func (s *Source) settled(x *relay.Settlement) {
-	if s.known.Settle(x) {
-		s.note()
+// noteSettled notes that a settlement is stored.
+func (s *Source) noteSettled(x *relay.Settlement) {
+	if s.account.Settle(x) {
+		s.writeAccount()
 	}
 }

@@ -108,7 +108,7 @@ func (t *Table) BurySQL(conn *pgx.Conn, row *LogRow, dead *relay.Dead) (sql stri
 		outcome[name] = outcome["attempts"]
 	}
 	var names, values []string
-	of := make(map[string]string)
+	expressions := make(map[string]string)
 	for _, c := range t.Dead.Columns {
 		value, there := outcome[c.Name]
 		if at, sent := row.layout.columns[c.Name]; sent && !there {
@@ -123,15 +123,15 @@ func (t *Table) BurySQL(conn *pgx.Conn, row *LogRow, dead *relay.Dead) (sql stri
 			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, "now()")
 		case there:
 			args = append(args, value)
-			of[c.Name] = fmt.Sprintf("$%d::text::%s", len(args), c.Type)
+			expressions[c.Name] = fmt.Sprintf("$%d::text::%s", len(args), c.Type)
 			if was := row.layout.table.Info.Column(c.Name); c.Kind == mapping.KindBytes && was != nil && was.Kind != mapping.KindBytes {
-				of[c.Name] = fmt.Sprintf("convert_to($%d::text, 'UTF8')::%s", len(args), c.Type) // the column was a text
+				expressions[c.Name] = fmt.Sprintf("convert_to($%d::text, 'UTF8')::%s", len(args), c.Type) // the column was a text
 			}
-			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, of[c.Name])
+			names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, expressions[c.Name])
 		}
 	}
 	return fmt.Sprintf("WITH n AS MATERIALIZED (SELECT WHERE %s), k AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s "+
 		"FROM n RETURNING 1) SELECT %s",
-		t.NotDeadYet(func(name string) string { return of[name] }), t.Dead.TableName(), strings.Join(names, ", "),
+		t.NotDeadYet(func(name string) string { return expressions[name] }), t.Dead.TableName(), strings.Join(names, ", "),
 		strings.Join(values, ", "), t.KeptSQL("n")), args
 }

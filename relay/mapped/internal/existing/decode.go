@@ -126,7 +126,7 @@ func (t *Table) decode(d *relay.Delivery, r *Row, v [][]byte) error {
 	r.Identity = int64(binary.BigEndian.Uint64(v[colIdentity]))
 	if v[colMessageID] == nil {
 		d.ID, _ = t.messageID(r.ID)
-	} else if id, made := t.messageID(messageID); made {
+	} else if id, derived := t.messageID(messageID); derived {
 		d.ID, d.DedupKey = id, messageID
 	} else {
 		d.ID = id
@@ -180,7 +180,7 @@ func (t *Table) check(d *relay.Delivery, v [][]byte) {
 
 // messageID turns a text that is not a UUID into one: version 5 of RFC 9562, of the table's name and the text. Every
 // repeat and every relay gets the same one.
-func (t *Table) messageID(s string) (id outbox.ID, made bool) {
+func (t *Table) messageID(s string) (id outbox.ID, derived bool) {
 	if len(s) == 36 { // building the error for another length would cost more than the rest
 		if id, err := outbox.ParseID(s); err == nil {
 			return id, false

@@ -55,8 +55,8 @@ const followsSQL = `EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE NOT g.tgis
 	AND g.tgtype & 2 = 0 AND g.tgtype & 24 <> 0 AND g.tgrelid IN (SELECT to_regclass(%[1]s) 
 		UNION SELECT p.relid FROM pg_partition_tree(to_regclass(%[1]s)) p))`
 
-// look reads the layout and the zone, and notes whether triggers follow a mark.
-func (t *Table) look(ctx context.Context, q schema.Querier) (layout int64, zone string, err error) {
+// readLayout reads the layout and the zone, and notes whether triggers follow a mark.
+func (t *Table) readLayout(ctx context.Context, q schema.Querier) (layout int64, zone string, err error) {
 	var follows bool
 	sql := "SELECT " + t.layoutSQL() + ", " + zoneSQL + ", " + fmt.Sprintf(followsSQL, schema.QuoteLiteral(t.Name))
 	if err = q.QueryRow(ctx, sql).Scan(&layout, &zone, &follows); err != nil {
@@ -66,11 +66,11 @@ func (t *Table) look(ctx context.Context, q schema.Querier) (layout int64, zone 
 	return layout, zone, nil
 }
 
-// Unchanged returns an error if the table has another layout than the one that t was made for, unless it is read by the
-// log, or if a session that begins now has another time zone, or would not take the table: an index was dropped, or
+// CheckLayout returns an error if the table has another layout than the one that t was made for, unless it is read by
+// the log, or if a session that begins now has another time zone, or would not take the table: an index was dropped, or
 // a child has come that numbers its rows by itself.
-func (t *Table) Unchanged(ctx context.Context, q schema.Querier, byLog bool) error {
-	layout, zone, err := t.look(ctx, q)
+func (t *Table) CheckLayout(ctx context.Context, q schema.Querier, byLog bool) error {
+	layout, zone, err := t.readLayout(ctx, q)
 	switch {
 	case err != nil:
 		return err

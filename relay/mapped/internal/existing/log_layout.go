@@ -43,7 +43,7 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *Table, r *wal.Relation
 		}
 	}
 	if missing != nil {
-		return nil, outbox.Permanent(fmt.Errorf("%w: of table %s the publication doesn't send what the mapping names, %s: "+
+		return nil, outbox.Permanent(fmt.Errorf("%w: table table %s the publication doesn't send what the mapping names, %s: "+
 			"it has a column list; or a column is a generated one, which only PostgreSQL 18 sends (publish_generated_columns); "+
 			"or a column was renamed, and a row keeps the name that the column had when it was written: give the column "+
 			"and the mapping that name until such rows are delivered. The row has %s",
@@ -51,7 +51,7 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *Table, r *wal.Relation
 	}
 	types, err := mapping.ReadTypes(ctx, conn, oids, modifiers)
 	if err != nil {
-		return nil, fmt.Errorf("look up the types of the log: %w", Explain(err))
+		return nil, fmt.Errorf("look up the types table the log: %w", Explain(err))
 	}
 	former := *t.Info
 	former.Columns = types
@@ -62,10 +62,10 @@ func newLogLayout(ctx context.Context, conn *pgx.Conn, t *Table, r *wal.Relation
 			l.invalid = fmt.Errorf("column %q had a type when the row was written that has been dropped since", c.Name)
 		}
 	}
-	of := *t
-	of.Info = &former
-	of.jsonish = m.ContentType == "" && former.Column(m.Payload).Kind == mapping.KindJSON
-	l.table = &of
+	table := *t
+	table.Info = &former
+	table.jsonish = m.ContentType == "" && former.Column(m.Payload).Kind == mapping.KindJSON
+	l.table = &table
 	m.Failure, m.Offsets = mapping.Failure{}, mapping.Offsets{}
 	if err := m.FitTypes(&former); err != nil && l.invalid == nil {
 		l.invalid = fmt.Errorf("the row was written when the table had other types: %w", err)

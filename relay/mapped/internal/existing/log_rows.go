@@ -45,7 +45,7 @@ func (r *LogRows) Read(ctx context.Context, conn *pgx.Conn, rows []*LogRow) (ds 
 			}
 			r.relation = rows[from].relation
 		}
-		if ds, err = r.readAlike(ctx, conn, ds, rows[from:to]); err != nil {
+		if ds, err = r.readLayout(ctx, conn, ds, rows[from:to]); err != nil {
 			return nil, err
 		}
 		from = to
@@ -53,8 +53,8 @@ func (r *LogRows) Read(ctx context.Context, conn *pgx.Conn, rows []*LogRow) (ds 
 	return ds, nil
 }
 
-// readAlike reads rows of one layout.
-func (r *LogRows) readAlike(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []*LogRow) ([]relay.Delivery, error) {
+// readLayout reads rows of one layout.
+func (r *LogRows) readLayout(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []*LogRow) ([]relay.Delivery, error) {
 	l, m := r.layout, &r.table.Mapping
 	for _, row := range rows {
 		row.layout = l
@@ -73,11 +73,11 @@ func (r *LogRows) readAlike(ctx context.Context, conn *pgx.Conn, ds []relay.Deli
 		}
 		r.decoded[colCreatedAt], r.decoded[colDeliverAt] = created[i], due[i]
 		var d relay.Delivery
-		var of Row
-		if err := l.table.decode(&d, &of, r.decoded); err != nil {
+		var read Row
+		if err := l.table.decode(&d, &read, r.decoded); err != nil {
 			return nil, err
 		}
-		kept.ID = of.ID
+		kept.ID = read.ID
 		for _, name := range m.MessageColumns() {
 			if fault := kept.values[l.columns[name]].Fault; fault != nil {
 				d.Invalid = errors.Join(d.Invalid, fmt.Errorf("%s can't be read as UTF-8: %w", name, fault))

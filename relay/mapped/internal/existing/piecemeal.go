@@ -40,7 +40,7 @@ func (t *Table) Without(sql string) string { return strings.ReplaceAll(sql, t.Co
 func (t *Table) Fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, rows []Row, sharded bool) error {
 	for i := range ds {
 		d, r := &ds[i], &rows[i]
-		known, cause := *d, error(nil)
+		before, cause := *d, error(nil)
 		for _, columns := range []string{t.Columns, t.keyed, t.bare} {
 			found, as, err := t.single(ctx, conn, columns, r.ID)
 			if schema.IsDataError(err) {
@@ -56,7 +56,7 @@ func (t *Table) Fill(ctx context.Context, conn *pgx.Conn, ds []relay.Delivery, r
 			break
 		}
 		if sharded {
-			d.Shard = known.Shard
+			d.Shard = before.Shard
 		}
 		if cause != nil {
 			d.Invalid = fmt.Errorf("the row can't be read as UTF-8: %w", cause)

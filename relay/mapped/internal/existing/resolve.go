@@ -63,15 +63,15 @@ func Resolve(ctx context.Context, conn *pgx.Conn, m mapping.Mapping, strategy st
 	t.Waiting = m.Waiting()
 	t.orderBy()
 	t.selectLists()
-	if t.layout, t.zone, err = t.look(ctx, conn); err != nil {
+	if t.layout, t.zone, err = t.readLayout(ctx, conn); err != nil {
 		return nil, err
 	}
-	return t, t.same(ctx, conn)
+	return t, t.checkDescription(ctx, conn)
 }
 
-// same returns an error if the table was changed since its description was read: then the layout isn't that of the
-// description.
-func (t *Table) same(ctx context.Context, conn *pgx.Conn) error {
+// checkDescription returns an error if the table was changed since its description was read: then the layout isn't that
+// of the description.
+func (t *Table) checkDescription(ctx context.Context, conn *pgx.Conn) error {
 	info, err := ReadTable(ctx, conn, t.Mapping.Table)
 	dead := t.Dead
 	if err == nil && dead != nil {

@@ -13,15 +13,15 @@ type Later struct {
 	left Outcomes
 }
 
-// with returns o and what is left, without the rows for which o has a newer outcome.
-func (l *Later) with(o *Outcomes) *Outcomes {
+// merge returns o and what is left, without the rows for which o has a newer outcome.
+func (l *Later) merge(o *Outcomes) *Outcomes {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.left.Empty() {
 		return o
 	}
-	before := l.left.among(idsOf(o.all()), false)
-	all := before.and(*o)
+	before := l.left.filter(idsOf(o.all()), false)
+	all := before.plus(*o)
 	return &all
 }
 
@@ -30,8 +30,8 @@ func (l *Later) Set(o *Outcomes, left Outcomes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.left.Empty() {
-		others := l.left.among(idsOf(o.all()), false)
-		left = others.and(left)
+		others := l.left.filter(idsOf(o.all()), false)
+		left = others.plus(left)
 	}
 	l.left = left
 }

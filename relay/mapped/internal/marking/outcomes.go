@@ -46,12 +46,12 @@ func (o *Outcomes) each(f func(*Mark)) {
 	}
 }
 
-// among returns the marks whose ids are in the list, or, if listed is false, the other marks.
-func (o *Outcomes) among(ids []string, listed bool) Outcomes {
-	return Outcomes{only(o.Delivered, ids, listed), only(o.Waiting, ids, listed), only(o.Dead, ids, listed)}
+// filter returns the marks whose ids are in the list, or, if listed is false, the other marks.
+func (o *Outcomes) filter(ids []string, listed bool) Outcomes {
+	return Outcomes{filter(o.Delivered, ids, listed), filter(o.Waiting, ids, listed), filter(o.Dead, ids, listed)}
 }
 
-func (o *Outcomes) and(other Outcomes) Outcomes {
+func (o *Outcomes) plus(other Outcomes) Outcomes {
 	return Outcomes{slices.Concat(o.Delivered, other.Delivered), slices.Concat(o.Waiting, other.Waiting), slices.Concat(o.Dead, other.Dead)}
 }
 
@@ -69,8 +69,8 @@ func (o *Outcomes) singles() (singles []Outcomes) {
 	return singles
 }
 
-// only returns the marks whose ids are in the list, or, if listed is false, the other marks.
-func only(marks []Mark, ids []string, listed bool) (some []Mark) {
+// filter returns the marks whose ids are in the list, or, if listed is false, the other marks.
+func filter(marks []Mark, ids []string, listed bool) (some []Mark) {
 	list := make(map[string]bool, len(ids))
 	for _, id := range ids {
 		list[id] = true

@@ -53,7 +53,7 @@ func NewStatements(t *existing.Table, copied, locked bool, fence string, r *Rece
 		waits = "true"
 	}
 	s.still = fmt.Sprintf("SELECT o.id FROM %s m JOIN unnest($1::text[], $2::bigint[]) o (id, token) ON %s WHERE %s",
-		t.Name, s.same(), waits)
+		t.Name, s.sameSQL(), waits)
 	return s
 }
 
@@ -64,15 +64,15 @@ func (s *Statements) doneSQL() string {
 		rows = "unnest($1::text[], $2::bigint[], $3::text[]) o (id, token, partition)"
 	}
 	if m.Done.How == mapping.DoneDelete {
-		return s.on(rows, nil, "true")
+		return s.changeSQL(rows, nil, "true")
 	}
-	return s.on(rows, m.SetDelivered(t.Info), s.settledSQL())
+	return s.changeSQL(rows, m.SetDelivered(t.Info), s.settledSQL())
 }
 
-// on is a statement that changes the rows m of the list o, or deletes them if nothing is set. took is the condition
-// that a row has got its mark. The statement returns the ids of the rows that were there and could be locked, and of
-// those that have got it: see unmarked.
-func (s *Statements) on(list string, set mapping.Assignments, took string) string {
+// changeSQL is a statement that changes the rows m of the list o, or deletes them if nothing is set. took is the
+// condition that a row has got its mark. The statement returns the ids of the rows that were there and could be locked,
+// and of those that have got it: see unmarked.
+func (s *Statements) changeSQL(list string, set mapping.Assignments, took string) string {
 	t := s.table
 	change := func(list, condition string) string {
 		start := "UPDATE " + t.Name + " m SET " + set.String() + " FROM "
@@ -83,9 +83,9 @@ func (s *Statements) on(list string, set mapping.Assignments, took string) strin
 	}
 	const ids = ", (SELECT array_agg(u.id) FROM u WHERE u.took)"
 	if s.locked {
-		return "WITH " + change(list, s.same()) + "$1::text[]" + ids
+		return "WITH " + change(list, s.sameSQL()) + "$1::text[]" + ids
 	}
-	return LockFirst(t, list, s.same()) + ", " + change("l o", t.ID+" = o.o_id") + "(SELECT array_agg(l.id) FROM l)" + ids
+	return LockFirst(t, list, s.sameSQL()) + ", " + change("l o", t.ID+" = o.o_id") + "(SELECT array_agg(l.id) FROM l)" + ids
 }
 
 // settledSQL is the condition that a row m doesn't wait any more.
@@ -100,9 +100,9 @@ func LockFirst(t *existing.Table, list, condition string) string {
 		t.ID, list, t.Name, condition)
 }
 
-// same is the condition that m is the row o, and is still ours. A claim tells the row from another that has got its id
-// since; without claims the token is the row's identity.
-func (s *Statements) same() string {
+// sameSQL is the condition that m is the row o, and is still ours. A claim tells the row from another that has got its
+// id since; without claims the token is the row's identity.
+func (s *Statements) sameSQL() string {
 	same := fmt.Sprintf("%s = o.id::%s", s.table.ID, s.table.IDType)
 	if s.fence != "" {
 		return same + " AND " + s.fence
@@ -110,7 +110,7 @@ func (s *Statements) same() string {
 	return same + " AND " + s.table.IdentitySQL() + " = o.token"
 }
 
-// tokens is what same compares with.
+// tokens is what sameSQL compares with.
 func (s *Statements) tokens(c *Columns) []*int64 {
 	if s.fence != "" {
 		return c.Tokens
@@ -123,7 +123,7 @@ func (s *Statements) waitingSQL() string {
 	if set == nil {
 		return ""
 	}
-	return s.on("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, "+
+	return s.changeSQL("unnest($1::text[], $2::bigint[], $3::integer[], $4::bigint[], $5::boolean[], $6::text[]) o (id, token, "+
 		"attempts, wait, blocked, error)", set, "true")
 }
 
@@ -132,7 +132,7 @@ func (s *Statements) deadSQL(copied bool) string {
 	const outcome = `unnest($1::text[], $2::bigint[], $3::integer[], $4::text[], $5::text[]) o (id, token, attempts, reason, error)`
 	switch {
 	case m.Failure.FailedValue != "":
-		return s.on(outcome, m.SetDead(t.Info), s.settledSQL())
+		return s.changeSQL(outcome, m.SetDead(t.Info), s.settledSQL())
 	case t.Dead == nil:
 		return ""
 	}
@@ -155,7 +155,7 @@ func (s *Statements) deadSQL(copied bool) string {
 			names, from = append(names, schema.QuoteIdentifier(c.Name)), append(from, value)
 		}
 	}
-	list := fmt.Sprintf("SELECT o.*, %s AS o_id%s FROM %s JOIN %s m ON %s", t.ID, columns, outcome, t.Name, s.same())
+	list := fmt.Sprintf("SELECT o.*, %s AS o_id%s FROM %s JOIN %s m ON %s", t.ID, columns, outcome, t.Name, s.sameSQL())
 	end := "SELECT (SELECT array_agg(l.id) FROM l), (SELECT array_agg(l.id) FROM l WHERE " + t.KeptSQL("n") + " = 0)"
 	if !copied {
 		list += " FOR UPDATE OF m SKIP LOCKED"

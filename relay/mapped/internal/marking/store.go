@@ -32,7 +32,7 @@ func (s *Statements) Queue(conn *pgx.Conn, b *pgx.Batch, o, left *Outcomes) erro
 		if s.table.Follows.Load() {
 			b.Queue(s.undone, NewColumns(o.Delivered).IDs).Query(func(rows pgx.Rows) error {
 				ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-				for _, m := range only(only(o.Delivered, ids, true), idsOf(left.Delivered), false) {
+				for _, m := range filter(filter(o.Delivered, ids, true), idsOf(left.Delivered), false) {
 					m.undone = true
 					left.Delivered = append(left.Delivered, m)
 				}
@@ -64,13 +64,13 @@ func (s *Statements) DoneArgs(marks []Mark) []any {
 // WaitingArgs are the arguments of the statement of rows that wait.
 func (s *Statements) WaitingArgs(conn *pgx.Conn, marks []Mark) []any {
 	c := NewColumns(marks)
-	return []any{c.IDs, s.tokens(c), c.attempts, c.waits, c.Blocked, notes(conn, marks)}
+	return []any{c.IDs, s.tokens(c), c.attempts, c.waits, c.Blocked, errorTexts(conn, marks)}
 }
 
 // DeadArgs are the arguments of the statement of dead letters.
 func (s *Statements) DeadArgs(conn *pgx.Conn, marks []Mark) []any {
 	c := NewColumns(marks)
-	return []any{c.IDs, s.tokens(c), c.attempts, c.reasons, notes(conn, marks)}
+	return []any{c.IDs, s.tokens(c), c.attempts, c.reasons, errorTexts(conn, marks)}
 }
 
 // unmarked returns the marks that rows have not got: of rows that were not there, or that another transaction has
@@ -79,7 +79,7 @@ func unmarked(marks []Mark, there, marked []string) (left []Mark) {
 	if len(marked) == len(marks) {
 		return nil
 	}
-	left = only(marks, marked, false)
+	left = filter(marks, marked, false)
 	undone := make(map[string]bool, len(there))
 	for _, id := range there {
 		undone[id] = true
@@ -96,27 +96,27 @@ func unmarked(marks []Mark, there, marked []string) (left []Mark) {
 // If the server refuses a row, all rows are stored one by one, and the refused ones are left for later too. Otherwise
 // the session would end, and every later session would publish everything again and fail at the same row.
 func (s *Statements) Store(ctx context.Context, conn *pgx.Conn, o *Outcomes, later *Later) error {
-	o = later.with(o)
+	o = later.merge(o)
 	var again []string
 	for _, m := range o.all() {
 		if !m.again.IsZero() {
 			again = append(again, m.ID)
 		}
 	}
-	fresh, alone := o.among(again, false), o.among(again, true)
+	fresh, alone := o.filter(again, false), o.filter(again, true)
 	left, err := s.write(ctx, conn, &fresh)
-	if Refuses(err, &fresh) {
-		left, alone, err = Outcomes{}, fresh.and(alone), nil
+	if IsRefusal(err, &fresh) {
+		left, alone, err = Outcomes{}, fresh.plus(alone), nil
 	}
 	if err != nil {
 		return err
 	}
-	locked, refused, err := s.Singly(ctx, conn, &alone)
+	locked, refused, err := s.StoreEach(ctx, conn, &alone)
 	if err != nil {
 		return err
 	}
-	refused = refused.and(s.Postpone(&left))
-	left = left.and(locked)
+	refused = refused.plus(s.Postpone(&left))
+	left = left.plus(locked)
 	if all := left.all(); len(all) > 0 {
 		c := NewColumns(all)
 		rows, err := conn.Query(ctx, s.still, c.IDs, s.tokens(c))
@@ -130,9 +130,9 @@ func (s *Statements) Store(ctx context.Context, conn *pgx.Conn, o *Outcomes, lat
 		if gone := len(all) - len(ids); gone > 0 && s.fence != "" {
 			s.logger.Warn("messages were marked or taken over by another program", "table", s.table.Name, "messages", gone)
 		}
-		left = left.among(ids, true)
+		left = left.filter(ids, true)
 	}
-	later.Set(o, refused.and(left))
+	later.Set(o, refused.plus(left))
 	return nil
 }
 
@@ -175,13 +175,13 @@ func (s *Statements) Postpone(left *Outcomes) (undone Outcomes) {
 // it.
 var AgainAfter = 5 * time.Second
 
-// Singly stores each mark by itself; in a transaction, under a savepoint. refused has the marks that the server
+// StoreEach stores each mark by itself; in a transaction, under a savepoint. refused has the marks that the server
 // refuses, and those that it has refused recently.
-func (s *Statements) Singly(ctx context.Context, conn *pgx.Conn, o *Outcomes) (left, refused Outcomes, err error) {
+func (s *Statements) StoreEach(ctx context.Context, conn *pgx.Conn, o *Outcomes) (left, refused Outcomes, err error) {
 	for _, one := range o.singles() {
 		m := one.all()[0]
 		if time.Now().Before(m.again) {
-			refused = refused.and(one)
+			refused = refused.plus(one)
 			continue
 		}
 		var locked Outcomes
@@ -191,9 +191,9 @@ func (s *Statements) Singly(ctx context.Context, conn *pgx.Conn, o *Outcomes) (l
 		})
 		switch {
 		case err == nil:
-			refused = refused.and(s.Postpone(&locked))
-			left = left.and(locked)
-		case !Refuses(err, &one):
+			refused = refused.plus(s.Postpone(&locked))
+			left = left.plus(locked)
+		case !IsRefusal(err, &one):
 			return left, refused, err
 		default:
 			if m.again.IsZero() {
@@ -203,15 +203,15 @@ func (s *Statements) Singly(ctx context.Context, conn *pgx.Conn, o *Outcomes) (l
 			}
 			again := time.Now().Add(AgainAfter)
 			one.each(func(m *Mark) { m.again = again })
-			refused = refused.and(one)
+			refused = refused.plus(one)
 		}
 	}
 	return left, refused, nil
 }
 
-// Refuses reports whether an error of storing o is the server's answer about a row: about its values, a constraint, an
-// error raised by a trigger of the table's owner, or, of a dead letter, that it can't be kept.
-func Refuses(err error, o *Outcomes) bool {
+// IsRefusal reports whether an error of storing o is the server's answer about a row: about its values, a constraint,
+// an error raised by a trigger of the table's owner, or, of a dead letter, that it can't be kept.
+func IsRefusal(err error, o *Outcomes) bool {
 	code := sqlstate.Of(err)
 	return schema.IsDataError(err) || strings.HasPrefix(code, "P0") || len(o.Dead) > 0 && (code == "42501" || code == "0A000")
 }
@@ -227,7 +227,7 @@ func Send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	return nil
 }
 
-func notes(conn *pgx.Conn, marks []Mark) (all []*string) {
+func errorTexts(conn *pgx.Conn, marks []Mark) (all []*string) {
 	for i := range marks {
 		all = append(all, schema.Note(conn, marks[i].Err))
 	}

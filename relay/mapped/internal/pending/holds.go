@@ -133,8 +133,8 @@ func (h *Holds) account() (a mapping.Account) {
 }
 
 func (h *Holds) route(d *relay.Delivery) relay.Route {
-	of := relay.Route{Topic: d.Topic, AggregateType: d.AggregateType, EventType: d.EventType}
-	kept, ok := h.routes[of]
+	route := relay.Route{Topic: d.Topic, AggregateType: d.AggregateType, EventType: d.EventType}
+	kept, ok := h.routes[route]
 	if !ok {
 		kept = relay.Route{
 			Topic: strings.Clone(d.Topic), AggregateType: strings.Clone(d.AggregateType), EventType: strings.Clone(d.EventType),

@@ -57,13 +57,13 @@ func Released(ctx context.Context, conn *pgx.Conn, t *existing.Table, blocked []
 	if err != nil {
 		return nil, err
 	}
-	there, known := make(map[string]*relay.Delivery, len(ds)), make(map[string]int64, len(ds))
+	found, identities := make(map[string]*relay.Delivery, len(ds)), make(map[string]int64, len(ds))
 	for i := range ds {
-		there[rows[i].ID], known[rows[i].ID] = &ds[i], rows[i].Identity
+		found[rows[i].ID], identities[rows[i].ID] = &ds[i], rows[i].Identity
 	}
 	for _, b := range blocked {
-		d := there[b.ID]
-		if known[b.ID] != b.Identity {
+		d := found[b.ID]
+		if identities[b.ID] != b.Identity {
 			d = nil
 		}
 		attempts := b.Attempts

@@ -10,37 +10,37 @@ import (
 // Sorted is a settlement by its rows: those of the settled prefix by their outcome, and the holds.
 type Sorted struct {
 	relay.Settlement
-	Entries []Entry
-	Hold    map[uint64]*relay.Hold
-	dead    map[uint64]*relay.Dead
+	Entries   []Entry
+	HoldByRef map[uint64]*relay.Hold
+	deadByRef map[uint64]*relay.Dead
 }
 
 // Sort sorts the entries that a settlement settles by their outcomes.
-func Sort(s relay.Settlement, entries []Entry) *Sorted {
-	x := &Sorted{Settlement: s, Entries: entries}
-	if len(s.Hold)+len(s.Dead) > 0 {
-		x.Hold, x.dead = make(map[uint64]*relay.Hold), make(map[uint64]*relay.Dead)
-		for i := range s.Hold {
-			x.Hold[s.Hold[i].Delivery.Ref] = &s.Hold[i]
+func Sort(settlement relay.Settlement, entries []Entry) *Sorted {
+	s := &Sorted{Settlement: settlement, Entries: entries}
+	if len(settlement.Hold)+len(settlement.Dead) > 0 {
+		s.HoldByRef, s.deadByRef = make(map[uint64]*relay.Hold), make(map[uint64]*relay.Dead)
+		for i := range settlement.Hold {
+			s.HoldByRef[settlement.Hold[i].Delivery.Ref] = &settlement.Hold[i]
 		}
-		for i := range s.Dead {
-			x.dead[s.Dead[i].Delivery.Ref] = &s.Dead[i]
+		for i := range settlement.Dead {
+			s.deadByRef[settlement.Dead[i].Delivery.Ref] = &settlement.Dead[i]
 		}
 	}
-	return x
+	return s
 }
 
 // AddTo adds the outcomes of entries of the prefix to o. Held rows are no longer in flight. They need a mark only if
 // they failed, or, with always, to remove their reservation.
-func (x *Sorted) AddTo(o *marking.Outcomes, entries []Entry, always bool) {
+func (s *Sorted) AddTo(o *marking.Outcomes, entries []Entry, always bool) {
 	for _, e := range entries {
-		if h := x.Hold[e.Ref]; h != nil {
+		if h := s.HoldByRef[e.Ref]; h != nil {
 			if always || h.Err != nil || !h.RetryAt.IsZero() || h.Blocked && !h.Delivery.Blocked {
 				o.Waiting = append(o.Waiting, HoldMark(e, h))
 			}
 			continue
 		}
-		if d := x.dead[e.Ref]; d != nil {
+		if d := s.deadByRef[e.Ref]; d != nil {
 			o.Dead = append(o.Dead, deadMark(e, d))
 			continue
 		}
@@ -49,35 +49,35 @@ func (x *Sorted) AddTo(o *marking.Outcomes, entries []Entry, always bool) {
 }
 
 // Outcomes returns those of a whole settlement, see AddTo.
-func (x *Sorted) Outcomes(h *Holds, always bool) *marking.Outcomes {
+func (s *Sorted) Outcomes(h *Holds, always bool) *marking.Outcomes {
 	var o marking.Outcomes
-	x.AddTo(&o, x.Entries, always)
-	x.AddHeld(h, func(string) *marking.Outcomes { return &o })
+	s.AddTo(&o, s.Entries, always)
+	s.AddHeld(h, func(string) *marking.Outcomes { return &o })
 	return &o
 }
 
 // AddHeld takes the outcomes of rows that had been set aside. It adds each to the outcomes that the function of
 // returns for the row's lane; nil leaves the row out.
-func (x *Sorted) AddHeld(h *Holds, of func(lane string) *marking.Outcomes) {
+func (s *Sorted) AddHeld(h *Holds, of func(lane string) *marking.Outcomes) {
 	find := func(d *relay.Delivery) (Hold, *marking.Outcomes) {
 		if was, ok := h.find(d); ok {
 			return was, of(d.Lane())
 		}
 		return Hold{}, nil
 	}
-	for _, d := range x.HeldDelivered {
+	for _, d := range s.HeldDelivered {
 		if was, o := find(d); o != nil {
 			o.Delivered = append(o.Delivered, marking.Mark{ID: was.ID, Token: was.Token, Identity: was.Identity, Message: was.Message})
 		}
 	}
-	for i := range x.HeldRetry {
-		if was, o := find(x.HeldRetry[i].Delivery); o != nil {
-			o.Waiting = append(o.Waiting, HoldMark(was.Entry, &x.HeldRetry[i]))
+	for i := range s.HeldRetry {
+		if was, o := find(s.HeldRetry[i].Delivery); o != nil {
+			o.Waiting = append(o.Waiting, HoldMark(was.Entry, &s.HeldRetry[i]))
 		}
 	}
-	for i := range x.HeldDead {
-		if was, o := find(x.HeldDead[i].Delivery); o != nil {
-			o.Dead = append(o.Dead, deadMark(was.Entry, &x.HeldDead[i]))
+	for i := range s.HeldDead {
+		if was, o := find(s.HeldDead[i].Delivery); o != nil {
+			o.Dead = append(o.Dead, deadMark(was.Entry, &s.HeldDead[i]))
 		}
 	}
 }
@@ -103,12 +103,12 @@ func deadMark(e Entry, d *relay.Dead) marking.Mark {
 }
 
 // Remember records in holds what a settlement has stored.
-func (x *Sorted) Remember(h *Holds) {
-	for _, e := range x.Entries {
-		if hold := x.Hold[e.Ref]; hold != nil {
+func (s *Sorted) Remember(h *Holds) {
+	for _, e := range s.Entries {
+		if hold := s.HoldByRef[e.Ref]; hold != nil {
 			e.Token = "" // no relay has it while it waits
 			h.Add(e, hold)
 		}
 	}
-	h.Settle(&x.Settlement)
+	h.Settle(&s.Settlement)
 }
