@@ -64,9 +64,7 @@ func TestNoMappingIsTakenByWhichRowsCanNeverWait(t *testing.T) {
 		exec("DROP TABLE IF EXISTS own")
 		exec("CREATE TABLE own (id bigserial PRIMARY KEY, topic text, payload text, sent " + column + ")")
 		table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload", Done: test.done}
 		if err = m.Fit(table); err == nil {
 			err = m.Allowed(t.Context(), conn, table)
@@ -98,9 +96,7 @@ func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
 	conn, exec := connected(t)
 	var owner string
 	const name = "SELECT 'owner_' || oid FROM pg_database WHERE datname = current_database()"
-	if err := conn.QueryRow(t.Context(), name).Scan(&owner); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.QueryRow(t.Context(), name).Scan(&owner))
 	exec(`CREATE ROLE ` + owner)
 	t.Cleanup(func() {
 		_, err := conn.Exec(context.Background(), `DROP OWNED BY `+owner+`; DROP ROLE `+owner)
@@ -119,9 +115,7 @@ func TestAConditionThatCanNotBeEvaluatedIsNoFault(t *testing.T) {
 		exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text, payload text, sent text CHECK (fine(sent)))`)
 		exec(`ALTER TABLE own OWNER TO ` + owner)
 		table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload",
 			Done: Done{How: DoneStatus, Column: "sent", Waiting: "new", Value: "done"}}
 		if err := m.Allowed(t.Context(), conn, table); errors.Is(err, ErrMapping) != refused || err != nil && !refused {

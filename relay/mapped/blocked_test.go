@@ -143,9 +143,7 @@ func TestAnotherRowOfTheIdIsNotMarked(t *testing.T) {
 			d := read(t, s, 1)
 			db.Exec(`TRUNCATE events RESTART IDENTITY`)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'new')`)
-			if err := s.Settle(t.Context(), relay.Settlement{Through: &d[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), relay.Settlement{Through: &d[0], Delivered: 1}))
 			if got := db.Value(`SELECT id || ' ' || status FROM events`); got != "1 new" {
 				t.Errorf("the row is %s", got)
 			}

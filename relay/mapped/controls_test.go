@@ -32,16 +32,12 @@ func TestEveryStrategyObeysAPause(t *testing.T) {
 			broker := relaytest.NewMemory()
 			ctx, stop := testdb.Run(t, source, broker,
 				relay.Config{Outage: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) == 1 }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { return len(broker.Messages()) == 1 }))
 			// Locked in a transaction that waits for the broker.
 			broker.Kill()
 			before, _ := broker.Calls()
 			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'c', 'c1', 2)`)
-			if err := broker.Wait(ctx, func() bool { all, _ := broker.Calls(); return all > before }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { all, _ := broker.Calls(); return all > before }))
 			pause("")
 			for db.Value(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) != "0" {
 				if ctx.Err() != nil {

@@ -129,3 +129,10 @@ func (db database) begin(ctx context.Context, before string) (relaytest.SourceTx
 		return insert(ctx, tx, ms)
 	})
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

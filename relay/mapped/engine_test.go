@@ -124,9 +124,7 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 			for i := range 3 {
 				source := opened(t)(strategies()[name](db.Config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond}))
 				r, err := relay.New(source, broker, relay.Config{Batch: 50})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				go func() { ended <- r.Run(ctx) }()
 			}
 			for n := total; n < total+more; n++ {
@@ -165,9 +163,7 @@ func opened(t testing.TB) func(relay.Source, error) relay.Source {
 	t.Helper()
 	return func(s relay.Source, err error) relay.Source {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 }

@@ -87,9 +87,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5,
 					DrainTimeout: await.Expiry(time.Millisecond), Grace: time.Minute,
 					Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, kill := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- r.Run(ctx) }()
@@ -103,9 +101,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 				}
 				line.Kill()
 				kill()
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-ended)
 				db.Await(`SELECT count(*) = 0 FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%') gone`)
 			}
 			if got := db.Value(`SELECT reason || ' ' || attempts FROM dead_events`); got != fmt.Sprint("exhausted ", 5) {
@@ -142,9 +138,7 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			lock, err := db.Connect().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// Only the claim needs this lock.
 			if _, err = lock.Exec(t.Context(), "LOCK TABLE events IN EXCLUSIVE MODE"); err != nil {
 				t.Fatal(err)
@@ -152,9 +146,7 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 			freed := make(chan error, 1)
 			time.AfterFunc(7*time.Second, func() { freed <- lock.Rollback(context.Background()) })
 			b, err := s.Next(t.Context(), 10)
-			if err := <-freed; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-freed)
 			if err != nil || len(b.Deliveries) != 1 || time.Now().After(s.Expires()) {
 				t.Fatalf("%d messages came, until %s, %v", len(b.Deliveries), s.Expires(), err)
 			}

@@ -93,9 +93,7 @@ func TestATablePartitionedByDateIsDelivered(t *testing.T) {
 	if string(ds[0].Payload) != "1" || string(ds[1].Payload) != "2" {
 		t.Fatalf("got %q and %q", ds[0].Payload, ds[1].Payload)
 	}
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}))
 	db.Await("SELECT count(*) = 2 FROM dated WHERE status = 'done'")
 	db.Exec(`DROP TABLE dated_old`)
 	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '3', '2020-02-02')`)

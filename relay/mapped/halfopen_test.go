@@ -113,9 +113,7 @@ func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
 			db := newDatabase(t)
 			first := opened(t)(open(db.Config(), Config{Name: "one"}))
 			session, err := first.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = session.Close(t.Context()) }()
 			var wires wires
 			config := db.Config()

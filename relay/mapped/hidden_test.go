@@ -48,9 +48,7 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	db.Exec("ALTER TABLE events DISABLE ROW LEVEL SECURITY")
 	s := opened(t)(Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond}))
 	session, err := s.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = session.Close(context.Background()) }()
 	db.Exec("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
 	for err == nil {

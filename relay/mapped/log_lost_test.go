@@ -82,15 +82,11 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 	ds := read(t, s, 1)
 	err := s.Settle(t.Context(),
 		relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
 		t.Errorf("%s dead letters", n)
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 }
 
 // While there is no publication the server skips inserts without a word, so the relay stops and says it.
@@ -256,9 +252,7 @@ func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) 
 		db.Exec("DROP PUBLICATION events_log")
 		db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
 		long, err := db.Connect().Begin(t.Context()) // is older than the publication, and writes when the slot is made
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := long.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'before')"); err != nil {
 			t.Fatal(err)
 		}
@@ -275,12 +269,8 @@ func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) 
 		if _, err := writing.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'meanwhile')"); err != nil {
 			t.Fatal(err)
 		}
-		if err := long.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-made; err != nil {
-			t.Fatal(err)
-		}
+		must(t, long.Commit(t.Context()))
+		must(t, <-made)
 		db.Exec("INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'later')")
 		db.Exec("VACUUM FREEZE pg_publication")
 		s := acquired(t, openLog(t, db, log, logged()))
@@ -370,9 +360,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	s := acquired(t, openLog(t, db, log, logged()))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	read(t, s, 1) // and settle nothing
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	var lines lines
 	source := opened(t)(openLogOf(db.Config(), logged(),
 		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log))
@@ -386,9 +374,7 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	await.UntilElse(t, func() bool { return strings.Contains(lines.String(), "may be invalidated") }, func() string {
 		return fmt.Sprintf("a warning; the slot is %s; log: %s", db.Value("SELECT wal_status FROM pg_replication_slots"), lines.String())
 	})
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	await.Until(t, "the slot is invalidated", func() bool {
 		fill()
 		db.Exec("CHECKPOINT")

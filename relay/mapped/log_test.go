@@ -217,9 +217,7 @@ func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
 	for range 3 {
 		if b, err := s.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 || b.Full == nil {
@@ -230,9 +228,7 @@ func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	if err != nil || len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
 		t.Fatalf("held %+v, %v", held, err)
 	}
-	if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}))
 	if got := read(t, s, 1); string(got[0].Payload) != "2" {
 		t.Errorf("got %q", got[0].Payload)
 	}

@@ -44,23 +44,17 @@ func settledPayloads(t *testing.T, db testdb.DB, strategy string, groups, n int)
 	for ctx := await.Context(t); len(all) < n && ctx.Err() == nil; {
 		for _, s := range sessions {
 			ds, err := s.(*offsetSession).take(t.Context(), 100)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range ds {
 				all = append(all, string(ds[i].Payload))
 			}
 			if len(ds) > 0 {
-				if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[len(ds)-1], Delivered: len(ds)}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[len(ds)-1], Delivered: len(ds)}))
 			}
 		}
 	}
 	for _, s := range sessions {
-		if err := s.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close(t.Context()))
 	}
 	slices.Sort(all)
 	return all

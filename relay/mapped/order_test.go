@@ -77,9 +77,7 @@ func payloads(t *testing.T, s relay.Session, n int) (all []string) {
 	t.Helper()
 	for _, d := range read(t, s, n) {
 		all = append(all, string(d.Payload))
-		if err := s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}))
 	}
 	return all
 }
@@ -97,13 +95,9 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE key = 'k' FOR UPDATE`)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return func() {
-				if err := tx.Commit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tx.Commit(t.Context()))
 			}
 		},
 		"by its time": func(db database) func() {
@@ -184,14 +178,10 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 						t.Fatalf("number %s came in the place of %d", got, want)
 					}
 					want++
-					if err := s.Settle(t.Context(), relay.Settlement{Through: &batch[0], Delivered: 1}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, s.Settle(t.Context(), relay.Settlement{Through: &batch[0], Delivered: 1}))
 				}
 			}
-			if err := <-written; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-written)
 		})
 	}
 }
@@ -231,16 +221,12 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE id = 1 FOR UPDATE`)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := acquired(t, source)
 			if got := payloads(t, s, 1); got[0] != "other" {
 				t.Fatalf("got %q", got)
 			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit(t.Context()))
 			for i, got := range payloads(t, s, 3000) {
 				if got != fmt.Sprint(i+1) {
 					t.Fatalf("got %s in the place of %d", got, i+1)
@@ -296,9 +282,7 @@ func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 			if got := payloads(t, quick, 1); got[0] != "other" {
 				t.Fatalf("the other relay got %q while the first message of its key is on its way", got)
 			}
-			if err := slow.Settle(t.Context(), relay.Settlement{Through: &first[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, slow.Settle(t.Context(), relay.Settlement{Through: &first[0], Delivered: 1}))
 			if got := payloads(t, quick, 1); got[0] != "2" {
 				t.Errorf("got %q", got)
 			}

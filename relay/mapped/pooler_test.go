@@ -37,24 +37,18 @@ func startPooler(t *testing.T, db database, size int) *pgx.ConnConfig {
 	p := &pooler{t: t, servers: make(chan *pgconn.HijackedConn, size)}
 	for range size {
 		conn, err := pgconn.ConnectConfig(t.Context(), &db.Config().Config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := conn.SyncConn(t.Context()); err != nil { // or pgx may still read in the background
 			t.Fatal(err)
 		}
 		server, err := conn.Hijack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = server.Conn.Close() })
 		p.settings = server.ParameterStatuses
 		p.servers <- server
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -212,26 +206,18 @@ func TestRelaysReadThroughAPoolerOfSessions(t *testing.T) {
 			b := servers.OwnPgBouncer(t, servers.PgBouncerConfig{Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))),
 				Settings: map[string]string{"pool_mode": "session"}})
 			pooled, err := pgx.ParseConfig(b.URL(direct.Database))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range 3 {
 				db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', $1, 0)`, strconv.Itoa(i))
 				source, err := newSource(pooled, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s := acquired(t, source)
 				ds := read(t, s, 1)
 				if got := string(ds[0].Payload); got != strconv.Itoa(i) {
 					t.Errorf("read %s, want %d", got, i)
 				}
-				if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}); err != nil {
-					t.Fatal(err)
-				}
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}))
+				must(t, s.Close(t.Context()))
 			}
 		})
 	}

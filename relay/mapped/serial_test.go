@@ -32,9 +32,7 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := byOffsets(t, db, "serial")
-			if err := readNothing(t, s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, readNothing(t, s))
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
@@ -96,9 +94,7 @@ func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 			}
 			db.Exec("BEGIN; LOCK TABLE events; " + change.how + "; COMMIT")
 			if name != "a child" { // another table ends the session
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close(t.Context()))
 				s = byOffsets(t, db, "serial")
 			}
 			first := db.Connect()
@@ -106,9 +102,7 @@ func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Exec(fmt.Sprintf(insert, change.into, 3))
-			if err := readNothing(t, s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, readNothing(t, s))
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
@@ -143,9 +137,7 @@ func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
 			}
 			running := c.strategy == "serial"
 			if !running { // its numbers are compared when a session begins, which a dump ends
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close(t.Context()))
 			}
 			db.Exec(c.change)
 			if !running {

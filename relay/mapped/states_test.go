@@ -103,9 +103,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			requeue()
 			db.seen("none is dead", func(_ *health.Report, d *health.Destination) bool { return d.Dead.Messages.N == 0 })
 			// The requeued row may be one that xmin doesn't read before other transactions of the server have ended.
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) > 0 }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { return len(broker.Messages()) > 0 }))
 			state(health.StateIdle, "")
 			if m := broker.Messages(); len(m) != 1 || m[0].Key != "bad" || m[0].ID.String() != list[0].MessageID {
 				t.Fatalf("delivered %+v", m)

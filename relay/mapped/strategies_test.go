@@ -25,9 +25,7 @@ func acquired(t *testing.T, s relay.Source) relay.Session {
 	t.Helper()
 	ctx := await.Context(t)
 	session, err := s.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = session.Close(context.Background()) })
 	return session
 }
@@ -60,9 +58,7 @@ func TestAListIsUsedAgainWhenAllItsBatchesAreRecycled(t *testing.T) {
 				for err == nil && len(b.Deliveries) == 0 {
 					b, err = s.Next(t.Context(), limit)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return b
 			}
 			write := func(n int) {
@@ -95,12 +91,8 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	source := opened(t)(strategies()["xmin"](db.Config(), Config{Name: "one"}))
 	s := acquired(t, source)
 	ds := read(t, s, total/2)
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}))
+	must(t, s.Close(t.Context()))
 	ds = append(ds, read(t, acquired(t, source), total/2)...)
 	for i := range ds {
 		if want := fmt.Sprint(i + 1); string(ds[i].Payload) != want {
@@ -133,9 +125,7 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	if got := read(t, other, 1); string(got[0].Payload) != "2" {
 		t.Errorf("the other relay got %q, which the first one works on", got[0].Payload)
 	}
-	if err := live.Settle(t.Context(), relay.Settlement{Through: &working[0], Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, live.Settle(t.Context(), relay.Settlement{Through: &working[0], Delivered: 1}))
 
 	// What nobody works on any more is taken over when its time is over.
 	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.Conn)
@@ -157,13 +147,9 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, payload, status, locked_until)
 		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
 	p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := p.Once(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if left := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); left != "66" || n != 1934 {
 		t.Errorf("%d rows were deleted, %s delivered ones are left", n, left)
 	}
@@ -186,9 +172,7 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	archive := "kept"
 	once := func() (int64, error) {
 		p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: archive})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p.Once(t.Context())
 	}
 	db.Exec(`CREATE TABLE kept (LIKE dated); ALTER TABLE kept DROP error, DROP owner`)
@@ -251,9 +235,7 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "0" {
 				t.Fatal("the late relay marked a row that another works on")
 			}
-			if err := other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}))
 			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "1" {
 				t.Error("the relay that works on it could not mark it")
 			}
@@ -345,9 +327,7 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 			ds := read(t, s, 4)
 			err := s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
 				Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o := s.(*offsetSession)
 			crash(o.source, o.link, o.reading)
 			for i, d := range read(t, acquired(t, source), 3) {
@@ -371,9 +351,7 @@ func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 			ds := read(t, s, 1)
 			hold := relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}}}
-			if err := s.Settle(t.Context(), hold); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), hold))
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
 			b, err := s.Next(t.Context(), 10)
 			if err != nil || len(b.Deliveries) > 0 || b.Full == nil || !strings.Contains(b.Full.Error(), "MaxHolds") {
@@ -383,9 +361,7 @@ func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
 			if err != nil || len(held) != 1 {
 				t.Fatalf("held %+v, %v", held, err)
 			}
-			if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}))
 			b = relay.Batch{}
 			for len(b.Deliveries) == 0 {
 				if b, err = s.Next(t.Context(), 10); err != nil {

@@ -158,9 +158,7 @@ func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
 	}
 	all := make([]string, rows*len(m.HeaderColumns))
 	table, err := mapping.ReadTable(t.Context(), conn, mapping.TableName{Name: m.Table})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for half := range 2 {
 		part := m
 		part.HeaderColumns = nil
@@ -170,9 +168,7 @@ func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
 			}
 		}
 		begin, back, err := part.Move(table, mapping.SkipLocked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		db.Exec(begin)
 		var names []string
 		for _, h := range m.HeaderColumns {

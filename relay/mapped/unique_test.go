@@ -89,9 +89,7 @@ func TestRowsOfPartitionsAndChildrenAreMarkedOneByOne(t *testing.T) {
 				if string(d.Payload) != fmt.Sprint(n) {
 					t.Errorf("got %q, want %d", d.Payload, n)
 				}
-				if err := s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}))
 				db.Await(fmt.Sprintf(`SELECT count(*) = %d FROM ev WHERE sent`, n+1))
 			}
 		})
