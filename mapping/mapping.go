@@ -144,8 +144,8 @@ type Done struct {
 	Partition string
 }
 
-// Failure describes how a row is marked that was not delivered. State without a column is kept in memory, and starts
-// anew after a restart.
+// Failure describes how a row is marked that was not delivered. State without a column is kept in memory, and is
+// lost by a restart.
 type Failure struct {
 	Attempts    string
 	Error       string
@@ -288,7 +288,7 @@ func (m *Mapping) Blocked() string {
 }
 
 // Freed is the SQL condition, on the table as m, that an operator has reset the attempts of a row that was blocked: its
-// error or last attempt tells that it was tried, and its attempts that it wasn't. It is never NULL, and "" if no
+// error or last attempt shows that it was tried, and its attempts are none. It is never NULL, and "" if no
 // columns show it. Of a row that wasn't blocked it means nothing.
 func (m *Mapping) Freed() string {
 	tried := m.Failure.Error
@@ -303,7 +303,7 @@ func (m *Mapping) Freed() string {
 }
 
 // Released is the SQL condition, on the table as m, that an operator has released a row that is blocked, which has been
-// claimed until infinity: by its next attempt or by its attempts. It is "" if no column tells.
+// claimed until infinity: by its next attempt or by its attempts. It is "" if no column shows it.
 func (m *Mapping) Released() string {
 	var signs []string
 	if m.Failure.NextAttempt != "" {

@@ -43,7 +43,7 @@ func (m *Mapping) marked(t *Table) bool {
 	return f.faults == nil
 }
 
-// waits notes why new rows, or rows that are done, can't be told by the column c.
+// waits notes why the column c can't distinguish new rows, or rows that are done.
 func (f *fitting) waits(m *Mapping, c *TableColumn) {
 	const never = "so new rows look as if they had been delivered, and never are"
 	alter := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s ", f.table.TableName(), schema.QuoteIdentifier(c.Name))

@@ -67,9 +67,9 @@ func (t *Table) newText(name string) string {
 	return t.Column(name).TextSQL(newColumn(name))
 }
 
-// moveBody is the body of the trigger's function. A row is copied if it could be marked, so what the relay's conditions
-// say of the row decides. The session's time zone stays, because it says what a time without a zone means: when to
-// deliver, and when a row was delivered.
+// moveBody is the body of the trigger's function. A row is copied if it could be marked, so the relay's
+// conditions decide. The session's time zone stays, because a time without a zone depends on it: when to deliver, and
+// when a row was delivered.
 func (m *Mapping) moveBody(t *Table, strategy string) string {
 	key := "NULL"
 	if m.Key != "" {

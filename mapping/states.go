@@ -7,7 +7,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Assignments are those of an UPDATE that gives a row m of a table a state.
+// Assignments give a row m of a table a state, in an UPDATE.
 type Assignments []assignment
 
 type assignment struct{ column, value string }

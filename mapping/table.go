@@ -52,7 +52,7 @@ type Table struct {
 type TableColumn struct {
 	Name string
 	Type string // as format_type writes it
-	Base string // the same, of what a domain is made of
+	Base string // the same of the type below a domain
 	Kind Kind   // of Base
 
 	// Cast means that a cast to text gives another text than the type's output. Varies means that the output depends on
@@ -149,8 +149,8 @@ type ColumnCheck struct {
 }
 
 // TextSQL is a value of the column as text, in SQL: what its type's output is in a session of package dial, in UTC.
-// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: one of a
-// type that isn't is code of whoever owns the type.
+// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: a
+// cast of another type is code of the type's owner.
 func (c *TableColumn) TextSQL(value string) string {
 	switch {
 	case c.Kind == KindTime && !c.Walls():

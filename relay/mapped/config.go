@@ -27,8 +27,8 @@ type Config struct {
 	// to. Negative: as long as it likes. Default 30 s.
 	LagObjective time.Duration
 
-	// Settings, if not nil, is written there too, as JSON, for people to be told of it: admin.Settings says what is
-	// read from it.
+	// Settings, if not nil, is written there too, as JSON, and shown to people: admin.Settings lists what is read
+	// from it.
 	Settings any
 
 	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default

@@ -97,9 +97,8 @@ func tokens(entries []pending.Entry) []marking.Mark {
 }
 
 // behind makes rows wait as long as the head of their lane, so that other relays pass over them. It also gives up the
-// rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
-// their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
-// it.
+// rows that were claimed together with a head that has failed again. Rows behind a blocked one have no
+// time of their own: the claim keeps them back (see reading.LockSQL) until the blocked row is gone.
 func behind(sorted *pending.Sorted, o *marking.Outcomes, h *pending.Holds) {
 	waits := make(map[string]*marking.Mark) // by lane
 	ids := make(map[string]*marking.Mark)

@@ -25,8 +25,8 @@ const (
 )
 
 // listener ends a session's pauses when a transaction has notified Config.Notify. It has a connection of its own,
-// because the others are busy with polls and marks, and those of skiplocked change. Nothing rests on it: what is not
-// heard is read by the next poll.
+// because the others are busy with polls and marks, and those of skiplocked change. Nothing is
+// lost without it: the next poll reads what was not heard.
 type listener struct {
 	heard relay.Waker // nil: the table has no channel
 	stop  context.CancelFunc
@@ -49,7 +49,7 @@ func (l *listener) close() {
 	l.ended.Wait()
 }
 
-// hear listens until ctx ends, or it turns out that no notification can come. It tells once of each interruption.
+// hear listens until ctx ends, or it turns out that no notification can come. It logs each interruption once.
 func (s *Source) hear(ctx context.Context, heard relay.Waker) {
 	logger := s.cfg.Logger.With("relay", s.owner, "table", s.mapping.Table, "channel", s.cfg.Notify)
 	for logged := false; ; {

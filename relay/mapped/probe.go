@@ -283,7 +283,7 @@ func (p *probe) offsets(ctx context.Context) error {
 	})
 }
 
-// lease takes the offsets, whoever has them, moves them to where they are, and gives them back.
+// lease takes the offsets, also from another relay, moves them to where they are, and gives them back.
 func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) error {
 	o := s.offsets
 	fail := func(what string, err error) error {
@@ -407,7 +407,7 @@ func (p *probe) mayDraw(ctx context.Context, table string, filled []string) erro
 	return nil
 }
 
-// noteTriggers notes what can only be told with a row.
+// noteTriggers notes what can only be tried with a row.
 func (p *probe) noteTriggers(ctx context.Context) error {
 	p.untried = "no row waits, so none was marked"
 	tables := []uint32{p.table.Info.OID}

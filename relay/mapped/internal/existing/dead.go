@@ -21,8 +21,8 @@ var ErrNoPlace = errors.New("a message can't be delivered, and its table has no 
 	"dead-letter table or a status for failed rows in the mapping, or set the policy for such messages to block or " +
 	"stop")
 
-// rightsSQL tells which grants this role lacks to keep dead letters: for the table $1 its columns $2 that are copied,
-// and whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
+// rightsSQL lists the grants that this role lacks to keep dead letters: for the table $1 its columns $2 that are
+// copied, and whether rows are deleted ($3); for the table for dead letters $4 its columns $5 that are filled.
 const rightsSQL = `
 SELECT concat_ws('; ',
 	'GRANT SELECT (' || (SELECT string_agg(quote_ident(c), ', ') FROM unnest($2::text[]) c WHERE NOT has_column_privilege($1::text, c, 'SELECT')) || ') ON ' || $1,

@@ -15,12 +15,12 @@ import (
 // before it sees anything, and ALTER TABLE waits for that lock.
 //
 // With another layout the session ends before a row of it is delivered, and the next one reads the catalogue again. The
-// log tells the layout of its rows itself (see logLayout), so a session that reads it goes on: another one would read
+// log has the layout of its rows itself (see logLayout), so a session that reads it goes on: another one would read
 // again what was delivered behind a message that waits.
 
 // layoutSQL is a number that changes with the table itself, with the types of the columns that statements name, and
 // with whether they may be NULL: the mapped columns, and those that are copied into the dead-letter table, in both
-// tables. Another table of the name has other numbers: its sequence begins anew, behind what was read. So has
+// tables. Another table of the name has other numbers: its sequence begins again, behind what was read. So has
 // the same table after TRUNCATE, by the file that it is in.
 func (t *Table) layoutSQL() string {
 	names, tables := t.Mapping.Columns(), []string{t.Name}

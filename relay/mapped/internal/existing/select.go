@@ -113,9 +113,9 @@ func (t *Table) selectLists() {
 	t.keyed = strings.Join(list, ", ")
 }
 
-// IdentitySQL is a number of what tells a row from another that gets its id later, after TRUNCATE … RESTART IDENTITY,
-// setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table has
-// neither.
+// IdentitySQL is a number that distinguishes a row from another one that gets its id later, after TRUNCATE … RESTART
+// IDENTITY, setval, or by hand: the id, the message's own id and the time of its creation, or the payload if the table
+// has neither.
 func (t *Table) IdentitySQL() string {
 	m := &t.Mapping
 	terms := []string{t.ID + "::text"}

@@ -131,7 +131,7 @@ func (t *turns) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 			_ = t.link.leave(since, err)
 			return
 		}
-		_ = t.link.leave(since, nil) // watch tells what the server's answer means
+		_ = t.link.leave(since, nil) // watch interprets the server's answer
 	})}, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Account is what a source knows of its work, whoever asks. Safe for concurrent use.
+// Account sums up the work of a source. Safe for concurrent use.
 type Account struct {
 	mu      sync.Mutex
 	holds   *Holds    // of the session; nil without one

@@ -28,7 +28,7 @@ type heldLane struct {
 	shard int
 	keyed bool
 	list  []Hold
-	later time.Time // its first row can't be had before
+	later time.Time // its first row can't be read before
 }
 
 // Hold is a row that was set aside.
@@ -144,7 +144,7 @@ func (h *Holds) route(d *relay.Delivery) relay.Route {
 	return kept
 }
 
-// find returns what is known of a row that is held.
+// find returns the hold of a delivery, if there is one.
 func (h *Holds) find(d *relay.Delivery) (Hold, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -273,7 +273,7 @@ func (h *Holds) Due(now time.Time, q *relay.DueQuery) []relay.HeldLane {
 	return due
 }
 
-// NotYet notes that a lane's first row can't be had before due. The relay is told so.
+// NotYet notes that a lane's first row can't be read before due, and returns what tells the relay so.
 func (h *Holds) NotYet(lane string, due time.Time) []relay.Delivery {
 	h.mu.Lock()
 	defer h.mu.Unlock()

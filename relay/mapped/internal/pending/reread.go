@@ -79,7 +79,7 @@ func Released(ctx context.Context, conn *pgx.Conn, t *existing.Table, blocked []
 	return refs, nil
 }
 
-// Identities are those of the rows.
+// Identities lists the identities of rows.
 func Identities(list []Hold) []int64 {
 	all := make([]int64, len(list))
 	for i := range list {

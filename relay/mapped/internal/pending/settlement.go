@@ -56,12 +56,12 @@ func (s *Sorted) Outcomes(h *Holds, always bool) *marking.Outcomes {
 	return &o
 }
 
-// AddHeld takes the outcomes of rows that had been set aside. It adds each to the outcomes that the function of
-// returns for the row's lane; nil leaves the row out.
-func (s *Sorted) AddHeld(h *Holds, of func(lane string) *marking.Outcomes) {
+// AddHeld takes the outcomes of rows that had been set aside. It adds each to the outcomes that forLane returns; nil
+// leaves the row out.
+func (s *Sorted) AddHeld(h *Holds, forLane func(lane string) *marking.Outcomes) {
 	find := func(d *relay.Delivery) (Hold, *marking.Outcomes) {
 		if was, ok := h.find(d); ok {
-			return was, of(d.Lane())
+			return was, forLane(d.Lane())
 		}
 		return Hold{}, nil
 	}
