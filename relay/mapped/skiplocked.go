@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -247,12 +248,10 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 // transactions have locked: they would count as hidden.
 func (s *skipLockedSession) omit(from int64) (ids []string) {
 	s.mu.Lock()
-	for _, list := range [][]*transaction{s.open, s.committing} {
-		for _, t := range list {
-			for i := range t.rows {
-				if t.rows[i].By >= from {
-					ids = append(ids, t.rows[i].ID)
-				}
+	for _, t := range slices.Concat(s.open, s.committing) {
+		for i := range t.rows {
+			if t.rows[i].By >= from {
+				ids = append(ids, t.rows[i].ID)
 			}
 		}
 	}
@@ -485,18 +484,10 @@ func (s *skipLockedSession) Expires() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := time.Now().Add(s.source.cfg.Lease)
-	earlier := func(t *transaction) {
+	for _, t := range slices.Concat(s.open, s.committing, slices.Collect(maps.Values(s.loads))) {
 		if at := t.link.Expires(); at.Before(first) {
 			first = at
 		}
-	}
-	for _, list := range [][]*transaction{s.open, s.committing} {
-		for _, t := range list {
-			earlier(t)
-		}
-	}
-	for _, t := range s.loads {
-		earlier(t)
 	}
 	return first
 }
@@ -505,10 +496,7 @@ func (s *skipLockedSession) Expires() time.Time {
 func (s *skipLockedSession) Close(ctx context.Context) error {
 	s.mu.Lock()
 	marked := make(map[*link.Link]*transaction)
-	for _, t := range s.open {
-		marked[t.link] = t
-	}
-	for _, t := range s.loads {
+	for _, t := range slices.Concat(s.open, slices.Collect(maps.Values(s.loads))) {
 		marked[t.link] = t
 	}
 	links := s.links

@@ -53,6 +53,15 @@ func NewHolds(changed func()) *Holds {
 	return &Holds{lanes: make(map[string]*heldLane), routes: make(map[relay.Route]relay.Route), changed: changed}
 }
 
+// change begins a change, which ends with what it returns.
+func (h *Holds) change() (end func()) {
+	h.mu.Lock()
+	return func() {
+		h.mu.Unlock()
+		h.changed()
+	}
+}
+
 // Size is the number of rows.
 func (h *Holds) Size() int {
 	h.mu.Lock()
@@ -62,9 +71,7 @@ func (h *Holds) Size() int {
 
 // Add sets a row aside, behind the others of its lane.
 func (h *Holds) Add(e Entry, x *relay.Hold) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	d := x.Delivery
 	name := d.Lane()
 	l := h.lanes[name]
@@ -169,9 +176,7 @@ func (h *Holds) at(d *relay.Delivery) (*heldLane, int) {
 
 // remove forgets a row that no longer waits.
 func (h *Holds) remove(d *relay.Delivery) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	l, i := h.at(d)
 	if l == nil {
 		return
@@ -189,9 +194,7 @@ func (h *Holds) remove(d *relay.Delivery) {
 
 // retry notes another attempt of a head.
 func (h *Holds) retry(x *relay.Hold) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	if l, i := h.at(x.Delivery); l != nil {
 		l.list[i].Attempts, l.list[i].Due, l.list[i].Blocked, l.list[i].Freed = x.Delivery.Attempts, x.RetryAt, x.Blocked, false
 		l.list[i].failed(x)
@@ -297,9 +300,7 @@ func (h *Holds) Blocked() (heads []Hold) {
 
 // Unblock lets the lane of a row continue.
 func (h *Holds) Unblock(ref uint64) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	for _, l := range h.lanes {
 		if l.list[0].Ref == ref {
 			l.list[0].Blocked, l.list[0].Freed, l.list[0].Due = false, true, time.Time{}
@@ -309,9 +310,7 @@ func (h *Holds) Unblock(ref uint64) {
 
 // block notes that a row waits for an operator.
 func (h *Holds) block(lane string, ref uint64) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	if l := h.lanes[lane]; l != nil {
 		for i := range l.list {
 			if l.list[i].Ref == ref {
@@ -334,9 +333,7 @@ func (h *Holds) First(lane string, limit int) []Hold {
 
 // Forget forgets those rows of a lane that were deleted, or done by another program.
 func (h *Holds) Forget(lane string, refs map[uint64]bool) {
-	defer h.changed()
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer h.change()()
 	l := h.lanes[lane]
 	if l == nil {
 		return
