@@ -63,26 +63,19 @@ func TestSkipLockedIsASource(t *testing.T) {
 }
 
 func TestLeaseIsASource(t *testing.T) {
-	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-			m := events()
-			m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
-			return Open(mapping.Lease, conn, m, cfg)
-		})
-		h.SharedOwnership = true
-		h.Crash = func(s relay.Session) {
-			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.Conn)
-		}
-		return h
-	})
+	leaseIsASource(t, mapping.Claim{Until: "locked_until", Owner: "owner"})
 }
 
 func TestLeaseByStatusIsASource(t *testing.T) {
 	servers.Long(t)
+	leaseIsASource(t, mapping.Claim{Status: "taken", Since: "locked_until", Counts: true})
+}
+
+func leaseIsASource(t *testing.T, claim mapping.Claim) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
-			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
+			m.Claim = claim
 			return Open(mapping.Lease, conn, m, cfg)
 		})
 		h.SharedOwnership = true

@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -47,15 +46,7 @@ func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 					db.Exec(sql)
 				}
 				var log bytes.Buffer
-				bury := func() error {
-					source := opened(t)(open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}))
-					s := acquired(t, source)
-					d := &read(t, s, 1)[0]
-					return errors.Join(s.Settle(t.Context(),
-						relay.Settlement{Through: d, Dead: []relay.Dead{
-							{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
-						s.Close(t.Context()))
-				}
+				bury := func() error { return bury(t, db, open, &log) }
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'mine')`)
 				err := bury()
 				if !strings.Contains(fmt.Sprint(err, log.String()), c.want) {
