@@ -1,11 +1,89 @@
 package mapping
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox/schema"
 )
+
+// Waiting is the SQL condition, on the table as m, that a row was not delivered, is no dead letter, and is not claimed
+// by a status.
+func (m *Mapping) Waiting() string {
+	column := "m." + schema.QuoteIdentifier(m.Done.Column)
+	switch m.Done.How {
+	case DoneTimestamp:
+		return column + " IS NULL"
+	case DoneBoolean:
+		return "(" + column + " = false OR " + column + " IS NULL)"
+	case DoneStatus:
+		return column + " = " + schema.QuoteLiteral(m.Done.Waiting)
+	}
+	return "true"
+}
+
+// Unsettled is the same for a row that was not delivered and is no dead letter, whether or not it is claimed.
+func (m *Mapping) Unsettled() string {
+	if m.Claim.Status == "" {
+		return m.Waiting()
+	}
+	return "(" + m.Waiting() + " OR m." + schema.QuoteIdentifier(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status) + ")"
+}
+
+// Blocked is the SQL condition, on the table as m, that a row waits until an operator acts. It is "" if no column shows
+// it: then the relay alone knows.
+func (m *Mapping) Blocked() string {
+	column := m.Failure.NextAttempt
+	if column == "" {
+		column = m.Claim.Until
+	}
+	if column == "" || m.Done.How == "" { // a strategy that marks no row writes no such column either
+		return ""
+	}
+	return m.Unsettled() + " AND m." + schema.QuoteIdentifier(column) + " = 'infinity'"
+}
+
+// Freed is the SQL condition, on the table as m, that an operator has reset the attempts of a row that was blocked: its
+// error or last attempt shows that it was tried, and its attempts are none. It is never NULL, and "" if no
+// columns show it. Of a row that wasn't blocked it means nothing.
+func (m *Mapping) Freed() string {
+	tried := m.Failure.Error
+	if tried == "" {
+		tried = m.Failure.LastAttempt
+	}
+	if m.Failure.Attempts == "" || tried == "" {
+		return ""
+	}
+	return fmt.Sprintf("coalesce(m.%s, 0) = 0 AND m.%s IS NOT NULL", schema.QuoteIdentifier(m.Failure.Attempts),
+		schema.QuoteIdentifier(tried))
+}
+
+// Released is the SQL condition, on the table as m, that an operator has released a row that is blocked, which has been
+// claimed until infinity: by its next attempt or by its attempts. It is "" if no column shows it.
+func (m *Mapping) Released() string {
+	var signs []string
+	if m.Failure.NextAttempt != "" {
+		signs = append(signs, "m."+schema.QuoteIdentifier(m.Failure.NextAttempt)+" IS DISTINCT FROM 'infinity'")
+	}
+	if freed := m.Freed(); freed != "" {
+		signs = append(signs, freed)
+	}
+	if signs == nil {
+		return ""
+	}
+	return fmt.Sprintf("m.%s = 'infinity' AND (%s)", schema.QuoteIdentifier(m.Claim.Until), strings.Join(signs, " OR "))
+}
+
+// NextAttempt is Failure.NextAttempt of the table as m, as MomentSQL has it, and NULL once an operator has reset the
+// attempts.
+func (m *Mapping) NextAttempt(t *Table) string {
+	next := t.Column(m.Failure.NextAttempt).MomentSQL("m." + schema.QuoteIdentifier(m.Failure.NextAttempt))
+	if freed := m.Freed(); freed != "" && !m.Claim.Counts { // a claim would count first
+		return fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, next)
+	}
+	return next
+}
 
 // Assignments give a row m of a table a state, in an UPDATE.
 type Assignments []assignment

@@ -802,7 +802,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a table is read whose time of sending is never NULL",
-		file:  "mapping/marks.go",
+		file:  "mapping/fit.go",
 		old:   "		if c.NotNull {\n			f.fault(c, \"is NOT NULL, %s: if it is the time of sending",
 		wrong: "		if false {\n			f.fault(c, \"is NOT NULL, %s: if it is the time of sending",
 		pkg:   "./mapping", run: "TestNoMappingIsTakenByWhichRowsCanNeverWait",
@@ -844,7 +844,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "an offset may be found by what is NULL",
-		file:  "mapping/marks.go",
+		file:  "mapping/fit.go",
 		old:   "		if check.Valid && !holds {\n			return nil\n		}\n	}\n",
 		wrong: "	}\n	if what != \"\" {\n		return nil\n	}\n",
 		pkg:   "./relay/mapped", run: "TestColumnsOfOffsetsThatLoseRowsAreRefused",
