@@ -268,18 +268,12 @@ func actOnRows(ctx context.Context, db admin.DB, verb string, s RowSelection, ac
 
 // requeueSQL sends the rows m of a condition once more.
 func (d *DeadRowTable) requeueSQL(where string) (string, error) {
-	set := d.untried()
+	set := d.SetUntried(d.table)
 	if d.Done.How == mapping.DoneStatus && (d.In == d.table || d.Claim.Status != "") {
-		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
+		set.Set(d.Done.Column, schema.QuoteLiteral(d.Done.Waiting))
 	}
 	if d.In == d.table {
-		var list []string
-		for _, c := range d.table.Columns {
-			if value, ok := set[c.Name]; ok {
-				list = append(list, schema.QuoteIdentifier(c.Name)+" = "+value)
-			}
-		}
-		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.table.TableName(), strings.Join(list, ", "), where), nil
+		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.table.TableName(), set, where), nil
 	}
 	copies := slices.Contains([]string{mapping.XMin, mapping.Serial, mapping.Replication}, d.strategy)
 	order := ""
@@ -290,13 +284,13 @@ func (d *DeadRowTable) requeueSQL(where string) (string, error) {
 	for _, c := range d.table.Columns {
 		drawn := c.Name == d.ID && (c.Sequence != 0 || c.Default != "") || c.Name == d.Offsets.Transaction
 		from := d.In.Column(c.Name)
-		value, anew := set[c.Name]
+		value := set.Value(c.Name)
 		switch {
-		case c.Generated || copies && drawn || !anew && from == nil:
+		case c.Generated || copies && drawn || value == "" && from == nil:
 			continue
-		case !anew && from.Type != c.Type:
+		case value == "" && from.Type != c.Type:
 			value = fmt.Sprintf("g.%s::%s", schema.QuoteIdentifier(c.Name), c.Type)
-		case !anew:
+		case value == "":
 			value = "g." + schema.QuoteIdentifier(c.Name)
 		}
 		names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, value)
@@ -306,23 +300,4 @@ func (d *DeadRowTable) requeueSQL(where string) (string, error) {
 	}
 	return fmt.Sprintf("WITH g AS (DELETE FROM %s m WHERE %s RETURNING m.*) INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g%s",
 		d.In.TableName(), where, d.table.TableName(), strings.Join(names, ", "), strings.Join(values, ", "), order), nil
-}
-
-// untried returns the column values of a row that was never attempted.
-func (d *DeadRowTable) untried() map[string]string {
-	set := map[string]string{}
-	for name, otherwise := range map[string]string{d.Failure.Error: "''", d.Failure.NextAttempt: "clock_timestamp()",
-		d.Claim.Until: "clock_timestamp()", d.Claim.Owner: "''"} {
-		if c := d.table.Column(name); c != nil && c.NotNull {
-			set[name] = otherwise
-		} else if c != nil {
-			set[name] = "NULL"
-		}
-	}
-	for name, value := range map[string]string{d.Failure.Attempts: "0", d.Done.Flag: "false", d.Done.UpdatedAt: "clock_timestamp()"} {
-		if name != "" {
-			set[name] = value
-		}
-	}
-	return set
 }
