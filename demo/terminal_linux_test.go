@@ -93,39 +93,44 @@ func (term *terminal) raw(t *testing.T) bool {
 	return state.Lflag&unix.ICANON == 0
 }
 
-func newScreen(t *testing.T, term *terminal) *output {
+func newOutputOn(t *testing.T, term *terminal) *output {
 	t.Helper()
 	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
-	if o.screen == nil {
-		t.Fatal("nothing would be drawn on a terminal")
+	if o.terminal == nil {
+		t.Fatal("a terminal isn't recognised")
 	}
 	return o
 }
 
-func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
+func TestTheLatestSampleStaysTheLastLineOfATerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "1")
 	term := newTerminal(t, 80, 24)
-	s := newScreen(t, term)
-	s.note("note", "before")
+	o := newOutputOn(t, term)
+	o.note("note", "before")
 	term.shows(t, "before")
 
-	if err := s.running(); err != nil {
+	pressed := make(chan byte)
+	if err := o.running(pressed); err != nil {
 		t.Fatal(err)
 	}
-	term.shows(t, enterScreen)
+	term.shows(t, "b broker down")
 	if !term.raw(t) {
 		t.Error("keys wait for the end of a line")
 	}
+	line := busy().line(style{})
+	o.sample(busy())
+	term.shows(t, line[:79])
 	term.forget()
-	s.sample(busyView())
-	if all := term.shows(t, reset+" help"); strings.Count(all, "\r\n") != 23 {
-		t.Errorf("a frame of %d lines on 24", strings.Count(all, "\r\n")+1)
+	o.note("note", "meanwhile")
+	if all := term.shows(t, line[:79]); !strings.HasPrefix(all, eraseLine) || !strings.Contains(all, "meanwhile\r\n") {
+		t.Errorf("a note isn't above the sample: %q", all)
 	}
 	term.forget()
-	term.resize(t, 100, 30)
-	s.sample(busyView())
-	if all := term.shows(t, reset+" help"); strings.Count(all, "\r\n") != 29 || !strings.Contains(all, "\x1b[2J") {
-		t.Errorf("after the resizing a frame of %d lines on 30", strings.Count(all, "\r\n")+1)
+	term.resize(t, 40, 30)
+	o.sample(busy())
+	if all := term.shows(t, line[:39]); all != eraseLine+line[:39] {
+		t.Errorf("40 columns show %q", all)
 	}
 
 	press := func(keys string) {
@@ -133,17 +138,17 @@ func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, pressed := range []struct{ keys, want string }{{"k", "k"}, {"B", "b"}, {"\x03", "\x03"}} {
-		press(pressed.keys)
-		if got := <-s.keys(); string(got) != pressed.want {
-			t.Errorf("pressed %q, got %q", pressed.keys, got)
+	for _, test := range []struct{ keys, want string }{{"k", "k"}, {"B", "b"}, {"\x03", "\x03"}} {
+		press(test.keys)
+		if got := <-pressed; string(got) != test.want {
+			t.Errorf("pressed %q, got %q", test.keys, got)
 		}
 	}
 	press("\x1b[B") // an arrow is no key of ours
 	for got := byte(0); got == 0; {
 		press("+") // this one may be read together with the arrow, and is then passed over with it
 		select {
-		case got = <-s.keys():
+		case got = <-pressed:
 			if got != '+' {
 				t.Errorf("pressed an arrow and +, got %q", got)
 			}
@@ -151,21 +156,24 @@ func TestTheScreenFollowsTheTerminalAndGivesItBack(t *testing.T) {
 		}
 	}
 
-	s.close()
-	s.close()
-	term.shows(t, leaveScreen)
+	o.close()
+	o.close()
 	if term.raw(t) {
 		t.Error("the terminal wasn't given back")
 	}
-	s.note("note", "after")
-	term.shows(t, "after")
+	term.forget()
+	o.sample(busy())
+	o.note("note", "after")
+	if all := term.shows(t, "after"); strings.Contains(all, "lost") {
+		t.Errorf("a sample is shown after the end: %q", all)
+	}
 }
 
 func TestAPanicGivesTheTerminalBack(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	term := newTerminal(t, 80, 24)
-	d := &demo{out: newScreen(t, term)}
-	if err := d.out.running(); err != nil {
+	d := &demo{out: newOutputOn(t, term)}
+	if err := d.out.running(make(chan byte)); err != nil {
 		t.Fatal(err)
 	}
 	func() {
@@ -177,7 +185,7 @@ func TestAPanicGivesTheTerminalBack(t *testing.T) {
 		defer d.onPanic()
 		panic("on purpose")
 	}()
-	if term.raw(t) || !strings.Contains(term.shows(t, leaveScreen), enterScreen) {
+	if term.raw(t) {
 		t.Error("the terminal wasn't given back")
 	}
 }
@@ -186,11 +194,11 @@ func TestADumbTerminalGetsLines(t *testing.T) {
 	t.Setenv("TERM", "dumb")
 	term := newTerminal(t, 80, 24)
 	o := newOutput(Config{Stdout: term.File, Stdin: term.File}, func(err error) { t.Error(err) })
-	if o.screen != nil {
-		t.Fatal("the output would be drawn")
+	if o.terminal != nil {
+		t.Fatal("the output would have a last line that changes")
 	}
-	o.sample(busyView())
-	if all := term.shows(t, "duplicated 2"); strings.Contains(all, "\x1b") {
+	o.sample(busy())
+	if all := term.shows(t, "duplicated 2\r\n"); strings.Contains(all, "\x1b") {
 		t.Errorf("escape sequences: %q", all)
 	}
 }
