@@ -117,17 +117,14 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 // held waits until no message is held, and returns how many are after that time. The relays still run: one whose lease
 // ends while it drains leaves what it had in flight to the next one, by right.
 func (l *Load) held(ctx context.Context, within time.Duration) (n int, err error) {
-	for deadline := time.Now().Add(within); ; {
-		if err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&n); err != nil {
-			return n, fmt.Errorf("count the holds: %w", err)
-		}
-		if n == 0 || time.Now().After(deadline) {
-			return n, nil
-		}
-		if err := Pause(ctx, 10*time.Millisecond); err != nil {
-			return n, err
-		}
+	err = Until(ctx, within, 10*time.Millisecond, "nothing is held", func() (bool, error) {
+		err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&n)
+		return n == 0, err
+	})
+	if errors.Is(err, ErrInVain) {
+		err = nil
 	}
+	return n, err
 }
 
 // readDead tells the checker of the dead letters, of which only messages that are too large may be.
@@ -176,6 +173,25 @@ func (l *Load) CommittedAt(name check.ID) (time.Time, bool) {
 	}
 	m := a.attempts[name.Seq-1]
 	return m.at, m.outcome == committed
+}
+
+// ErrInVain means that something did not come true in time.
+var ErrInVain = errors.New("waited in vain")
+
+// Until calls reached, with pauses, until it is true or fails. When that takes longer than within, the error wraps
+// [ErrInVain] and says what was waited for.
+func Until(ctx context.Context, within, pause time.Duration, what string, reached func() (bool, error)) error {
+	for deadline := time.Now().Add(within); ; {
+		if ok, err := reached(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w for %v until %s", ErrInVain, within, what)
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return err
+		}
+	}
 }
 
 // Pause waits for d, or returns the error of ctx when ctx ends.

@@ -71,9 +71,6 @@ func TestSeed2ThroughKafka(t *testing.T) {
 	t.Parallel()
 	kafka, db := servers.TestKafka(t), testdb.New(t)
 	topic := rig.KafkaTopic{Addr: kafka.Addr(), Topic: fmt.Sprint("seed2-", time.Now().UnixNano())}
-	if err := topic.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	Case{System: Find("outbox_event", "advisory"), Workload: Backlog,
 		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: kafka.Addr()}.run(t, db)
 
@@ -131,9 +128,6 @@ func TestSeed3ThroughNATS(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	topic := rig.NATSTopic{URL: server.URL(), Topic: fmt.Sprint("seed3-", time.Now().UnixNano()), Window: time.Hour}
-	if err := topic.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	c := Case{System: Find("outbox", "advisory"), Workload: Backlog,
 		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: server.Addr()}
 	if again := c.run(t, testdb.New(t)).Report.Duplicated; again > 0 {
@@ -287,7 +281,8 @@ func (w *world) write(key int, seq uint64) {
 func (w *world) start() *rig.Relay {
 	w.t.Helper()
 	c := Case{System: w.System, Relays: 1, Kills: 1, Delivery: w.delivery}
-	r, err := c.start(outboxProgram(w.t), w.dir, w.db.URL, fmt.Sprintf("{grpc: {target: %q}}", w.sink.address), 0)
+	name := rig.RelayName(0)
+	r, err := rig.StartRelay(outboxProgram(w.t), w.dir, name, c.config(name, w.db.URL, w.sink.YAML("")))
 	if err != nil {
 		w.t.Fatal(err)
 	}
