@@ -47,8 +47,8 @@ func (m *Meter[ID]) Arrived(id ID) {
 	m.last = now
 }
 
-// Away returns how many messages have not arrived, when the last one did, and the longest time without one since the last
-// call of Read.
+// Away returns how many messages have not arrived, when the last one did, and the longest time without one since the
+// last call of Read.
 func (m *Meter[ID]) Away() (n int, last time.Time, silence time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,8 +18,8 @@ type Scenario struct {
 	// Checker is told what was committed and what arrived. Default: a new one.
 	Checker *check.Checker
 
-	// Binary is the outbox that runs, Dir has the configurations and logs of its relays. Configs are one for each relay;
-	// their names are those of [RelayName].
+	// Binary is the outbox that runs, Dir has the configurations and logs of its relays. Configs are one for each
+	// relay; their names are those of [RelayName].
 	Binary, Dir string
 	Configs     []string
 
@@ -28,8 +28,8 @@ type Scenario struct {
 	// Until returns when the writers may end. Default: when they have written all that they are to write.
 	Until func(context.Context) error
 
-	// Starts is how long a relay may take to start, Within how long everything may take to be delivered when the writers
-	// have ended. Nothing may be written for as long as Starts.
+	// Starts is how long a relay may take to start, and how long nothing may be written. Within is how long everything
+	// may take to be delivered when the writers have ended.
 	Starts, Within time.Duration
 }
 
