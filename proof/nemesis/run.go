@@ -61,16 +61,14 @@ type run struct {
 
 // result is the result of a run.
 type result struct {
-	seed        uint64
-	system      string
-	relays      int
-	promised    bool // the order of keys
-	broker      string
-	groups      int // shard groups
-	faults      []injected
-	truth       rig.Truth
-	delivered   int64 // by the database's count
-	report      check.Report
+	seed     uint64
+	system   string
+	relays   int
+	promised bool // the order of keys
+	broker   string
+	groups   int // shard groups
+	faults   []injected
+	rig.Verdict
 	allowed     int // duplicates
 	took        time.Duration
 	err         error // why the run is bad; nil: all promises were kept
@@ -155,9 +153,12 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = err
 		return res
 	}
-	res.truth, res.report, res.delivered = verdict.Truth, verdict.Report, verdict.Delivered
+	res.Verdict = verdict
 	res.allowed += r.extra
-	res.err = judge(&res, verdict.Held)
+	res.err = verdict.Broken(rig.Promise{Ordered: res.promised, Repeats: uint64(res.allowed)})
+	if verdict.Truth.Committed < enough {
+		res.err = errors.Join(res.err, fmt.Errorf("only %d messages were committed: the run had no load", verdict.Truth.Committed))
+	}
 	return res
 }
 
@@ -309,32 +310,6 @@ func (r *run) endWriting(ctx context.Context) error {
 	r.Load.Stop()
 	r.note("the writers have stopped")
 	return r.readKept(ctx)
-}
-
-// judge compares what was found with what was promised.
-func judge(res *result, held int) error {
-	var faults []error
-	report := res.report
-	if !res.promised {
-		report.Inverted = 0
-	}
-	if !report.OK() {
-		faults = append(faults, fmt.Errorf("the promises are broken: %v", report))
-	}
-	if report.Duplicated > uint64(res.allowed) {
-		faults = append(faults,
-			fmt.Errorf("%d duplicates, of which at most %d were in flight at the faults", report.Duplicated, res.allowed))
-	}
-	if res.truth.Committed < enough {
-		faults = append(faults, fmt.Errorf("only %d messages were committed: the run had no load", res.truth.Committed))
-	}
-	if report.DeadLettered != uint64(res.truth.Big) {
-		faults = append(faults, fmt.Errorf("%d dead letters, but %d messages are too large", report.DeadLettered, res.truth.Big))
-	}
-	if held > 0 {
-		faults = append(faults, fmt.Errorf("%d messages are held after everything was delivered", held))
-	}
-	return errors.Join(faults...)
 }
 
 // readKept records with which messages the topic begins that replaced a deleted one.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,7 +45,7 @@ type Case struct {
 
 // Result is what a case showed.
 type Result struct {
-	Report check.Report
+	rig.Verdict
 	Killed int
 	Took   time.Duration
 	Log    string // the ends of the relays' logs
@@ -56,20 +57,11 @@ func (c Case) String() string {
 
 // Broken returns what was promised and not kept.
 func (c Case) Broken(r Result) error {
-	broken := func(n uint64, what string) error {
-		if n == 0 {
-			return nil
-		}
-		return fmt.Errorf("%d %s: %v", n, what, r.Report)
+	promise := rig.Promise{Ordered: c.Ordered, Repeats: uint64(r.Killed * c.Repeats)}
+	if r.Killed > 0 && c.Repeats == 0 {
+		promise.Repeats = math.MaxUint64
 	}
-	errs := []error{broken(r.Report.Lost, "lost"), broken(r.Report.Phantom, "phantom"), broken(r.Report.DeadLettered, "dead")}
-	if c.Ordered {
-		errs = append(errs, broken(r.Report.Inverted, "inverted"))
-	}
-	if r.Report.Duplicated > uint64(r.Killed*c.Repeats) && (r.Killed == 0 || c.Repeats > 0) {
-		errs = append(errs, broken(r.Report.Duplicated, "duplicated"))
-	}
-	return errors.Join(errs...)
+	return r.Verdict.Broken(promise)
 }
 
 const (
@@ -139,7 +131,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (result Result, 
 	if err != nil {
 		return result, err
 	}
-	result.Report, result.Took = verdict.Report, time.Since(began)
+	result.Verdict, result.Took = verdict, time.Since(began)
 	return result, errors.Join(sink.complaints(), c.inspect(ctx, h.Load))
 }
 
