@@ -92,23 +92,23 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (result Result, 
 	if c.Target != nil {
 		target = c.Target
 	}
-	history := rig.Scenario{Workload: work, Backlog: c.Workload == Backlog, Target: target, Checker: checker,
+	scenario := rig.Scenario{Workload: work, Backlog: c.Workload == Backlog, Target: target, Checker: checker,
 		Binary: binary, Dir: filepath.Join(dir, databaseOf(url)), Starts: patience,
 		Within: patience + time.Duration(c.Messages)*10*time.Millisecond}
-	if err := os.MkdirAll(history.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(scenario.Dir, 0o700); err != nil {
 		return result, err
 	}
 	for i := range c.Relays {
-		history.Configs = append(history.Configs, c.config(rig.RelayName(i), url, target.YAML(c.Broker)))
+		scenario.Configs = append(scenario.Configs, c.config(rig.RelayName(i), url, target.YAML(c.Broker)))
 	}
-	h, err := history.Open(ctx)
+	h, err := scenario.Open(ctx)
 	defer func() {
 		err = errors.Join(err, h.Close())
 		for _, r := range h.Relays {
 			result.Log += r.Name + ": " + r.Log() + "\n"
 		}
 		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, result.Log)
+			err, result.Log = fmt.Errorf("%w\n%s", err, result.Log), ""
 		}
 	}()
 	if err == nil {
@@ -119,7 +119,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (result Result, 
 	}
 	for i := range c.Kills {
 		h.Faults = append(h.Faults, func(ctx context.Context) error {
-			if err := c.grown(ctx, target, (i+1)*c.Messages/(c.Kills+1)); err != nil {
+			if err := grown(ctx, target, (i+1)*c.Messages/(c.Kills+1)); err != nil {
 				return fmt.Errorf("%w: %v", err, checker.Report())
 			}
 			result.Killed++
@@ -136,7 +136,7 @@ func (c Case) Run(ctx context.Context, binary, dir, url string) (result Result, 
 }
 
 // grown waits until the target has that many messages, for as long as more come.
-func (c Case) grown(ctx context.Context, target rig.Target, want int) error {
+func grown(ctx context.Context, target rig.Target, want int) error {
 	for last := -1; ; {
 		n := last
 		err := rig.Until(ctx, patience, 5*time.Millisecond, "a message comes", func() (bool, error) {
@@ -176,16 +176,12 @@ func databaseOf(url string) string {
 
 // inspect looks at the rows, which are to be as their author's code would have left them.
 func (c Case) inspect(ctx context.Context, load *rig.Load) error {
-	unlike, err := c.unlike(ctx, load)
+	var unlike int
+	err := load.Pool().QueryRow(ctx, c.unlikeSQL()).Scan(&unlike)
 	if err == nil && unlike > 0 {
 		err = fmt.Errorf("%d rows are not as their author's code leaves them: %s", unlike, c.unlikeSQL())
 	}
 	return err
-}
-
-func (c Case) unlike(ctx context.Context, load *rig.Load) (n uint64, err error) {
-	err = load.Pool().QueryRow(ctx, c.unlikeSQL()).Scan(&n)
-	return n, err
 }
 
 func (c Case) unlikeSQL() string {
