@@ -116,7 +116,7 @@ var directions = map[string][]string{
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
 	"demo": {"", "schema", "relay", "relay/polling", "relay/registration", "relay/retention",
-		"admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
+		"admin/rest", "admin/verbs", "console", "broker/nats", "internal", "internal/printed"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {

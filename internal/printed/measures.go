@@ -57,7 +57,7 @@ func whole(d time.Duration) string {
 }
 
 // Number groups the digits by thousands: 9,000.
-func Number[N int | int64](n N) string {
+func Number[N int | int64 | uint64](n N) string {
 	digits, sign := strconv.FormatInt(int64(n), 10), ""
 	if n < 0 {
 		sign, digits = "-", digits[1:]
@@ -69,7 +69,7 @@ func Number[N int | int64](n N) string {
 }
 
 // Many returns a number with its noun.
-func Many[N int | int64](n N, one, several string) string {
+func Many[N int | int64 | uint64](n N, one, several string) string {
 	if n == 1 {
 		return "1 " + one
 	}

@@ -200,13 +200,18 @@ func (s *Server) launch(ctx context.Context, found error, k kind) (err error) {
 	if s.folder, err = newFolder(k.storage, word, k.uid); err == nil {
 		err = s.startAnywhere(ctx)
 	}
-	if err != nil && strings.Contains(err.Error(), "error while loading shared libraries") { // the words of Linux's loader
-		err = fmt.Errorf("%w\ninstall the library that is missing: libstdc++.so.6 is in Debian's package libstdc++6", err)
-	}
 	if err != nil {
-		return fmt.Errorf("start %s: %w", s.name, errors.Join(err, s.Close()))
+		return fmt.Errorf("start %s: %w", s.name, errors.Join(AdviseLibrary(err), s.Close()))
 	}
 	return nil
+}
+
+// AdviseLibrary adds to the error of a program that lacks a shared library what to install.
+func AdviseLibrary(err error) error {
+	if strings.Contains(err.Error(), "error while loading shared libraries") { // the words of Linux's loader
+		err = fmt.Errorf("%w\ninstall the library that is missing: libstdc++.so.6 is in Debian's package libstdc++6", err)
+	}
+	return err
 }
 
 // orNone returns a server that was launched, nil after an error.
