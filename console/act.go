@@ -115,7 +115,7 @@ func (c *Console) act(w http.ResponseWriter, r *http.Request, v *view) {
 		v.fail(w, http.StatusNotFound, "There is no such action", fmt.Errorf("%q is none", v.at))
 		return
 	}
-	rest.Patience(w, verb)
+	rest.ExtendDeadlines(w, verb)
 	if r.Method == http.MethodPost {
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
 		if err := r.ParseForm(); err != nil {

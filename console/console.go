@@ -192,7 +192,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v *view) {
 	}
 	if p.patient != "" {
 		if verb, err := verbs.ByName(p.patient); err == nil {
-			rest.Patience(w, verb)
+			rest.ExtendDeadlines(w, verb)
 		}
 	}
 	v.ctx, v.page = r.Context(), p

@@ -124,19 +124,19 @@ func (v *view) life(m *find.MessageLife) any {
 			tried = list{", ", printed.Many(a.Attempts, "attempt", "attempts"), when(a.Error != "", ": ", foreign(a.Error, 1000))}
 		}
 		switch a.State {
-		case find.AtDead:
+		case find.StateDead:
 			step(".late", a.Since, "dead", h("a", here("letter", "id", m.MessageID.String(), "destination",
 				a.Destination), "dead letter"), " of ", where, tried)
-		case find.AtHeld, find.AtBlocked:
+		case find.StateHeld, find.StateBlocked:
 			step(".late", a.Since, a.State, where, tried, when(!a.Due.IsZero(), ", tried again ", ago(v.now, a.Due)))
-		case find.AtPassed, find.AtDelivered, find.AtDiscarded:
+		case find.StatePassed, find.StateDelivered, find.StateDiscarded:
 			step("", a.Since, a.State, where, " ",
 				v.button("replay", "Send once more…", "ids", m.MessageID.String(), "destination", a.Destination))
 		default:
 			step("", a.Since, a.State, where)
 		}
 	}
-	unclear := slices.ContainsFunc(m.Destinations, func(a find.Arrival) bool { return a.State == find.AtPassed })
+	unclear := slices.ContainsFunc(m.Destinations, func(a find.Arrival) bool { return a.State == find.StatePassed })
 	return list{h("ol.life", steps...), when(unclear, h("p", "Passed: it was delivered, or the destination didn't select it, or an "+
 		"operator discarded it: what the destination selected at that time isn't recorded."))}
 }

@@ -58,7 +58,7 @@ func (c *Console) ask(w http.ResponseWriter, r *http.Request, v *view) {
 			errors.Join(err, errors.New("the page of verbs lists those that there are")))
 		return
 	}
-	rest.Patience(w, verb)
+	rest.ExtendDeadlines(w, verb)
 	params, wrong := v.params(verb)
 	form := []any{here(v.at), at("method", "get"), at("class", "act")}
 	needs := false

@@ -18,8 +18,8 @@ const (
 	frameTimeout  = 10 * time.Second // for a client to take a frame, or an answer
 )
 
-// stream gives the status to many clients: one look serves them all, and without clients there is none. A slow client
-// gets the newest status, not all of them.
+// stream sends the status to many clients: one query of the database serves them all, and without clients there is
+// none. A slow client gets the newest status, and misses some.
 type stream struct {
 	db     admin.DB
 	ctx    context.Context // of all streams; the looks end with it
@@ -44,7 +44,7 @@ func (s *stream) close() {
 	s.looks.Wait()
 }
 
-// join adds a client; nil: there are too many, or the server ends.
+// join adds a client. It returns nil if there are too many, or if the server ends.
 func (s *stream) join() chan []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *stream) leave(c chan []byte) {
 	delete(s.clients, c)
 }
 
-// look looks as long as somebody watches.
+// look queries the status while there are clients.
 func (s *stream) look() {
 	v := verbs.Status()
 	for {
@@ -93,7 +93,7 @@ func (s *stream) look() {
 	}
 }
 
-// send gives all clients a frame. It is false when no client is left; then looking ends.
+// send gives all clients a frame. It returns false when no client is left; the queries then end.
 func (s *stream) send(frame []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -47,7 +47,7 @@ type MessagesFind struct {
 
 func (p *MessagesFind) search() (s find.Search, err error) {
 	if p.After != "" {
-		if s, err = find.Place(p.After); err != nil {
+		if s, err = find.ParseNext(p.After); err != nil {
 			return s, fault("after", "is %q: %v", p.After, err)
 		}
 	}

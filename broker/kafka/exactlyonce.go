@@ -80,7 +80,7 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 	e := &ExactlyOnce{broker: b, id: exactly.ID, group: exactly.Group, topic: exactly.CursorTopic,
 		open: newUnsettled(), seats: make(chan *seat, ids)}
 	for n := range ids {
-		s := newSeat(b)
+		s := newSeat(&b.cluster)
 		s.tx = &transactor{id: e.transactionalID(e.group, n), open: e.open}
 		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(cursorKey+s.tx.id)
 		e.all = append(e.all, s)
@@ -351,3 +351,6 @@ func (e *ExactlyOnce) end() {
 		s.discard()
 	}
 }
+
+// Identity returns the cluster's id.
+func (e *ExactlyOnce) Identity(ctx context.Context) ([]string, error) { return e.broker.Identity(ctx) }

@@ -16,6 +16,8 @@ import (
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/broker/jsonl"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -24,14 +26,14 @@ func (a *app) archiveCommand() *cobra.Command {
 		Use:   "archive",
 		Short: "Read the archive that a destination writes, without a database",
 		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return usage("name a command: ls, show or verify") },
+		RunE:  func(*cobra.Command, []string) error { return exit.Usagef("name a command: ls, show or verify") },
 	}
 	cmd.AddCommand(a.archiveList(), a.archiveShow(), a.archiveVerify())
 	return cmd
 }
 
 func (a *app) archiveList() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:     "ls DIR...",
 		Short:   "List the files of archives, with the range of their messages",
@@ -43,20 +45,20 @@ func (a *app) archiveList() *cobra.Command {
 				return err
 			}
 			switch out {
-			case asJSON:
-				return printJSON(a.stdout, files)
-			case asJSONL:
-				return printJSONL(a.stdout, files)
+			case output.AsJSON:
+				return output.JSON(a.Stdout, files)
+			case output.AsJSONL:
+				return output.JSONL(a.Stdout, files)
 			}
-			t := newTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
+			t := output.NewTable(a.Stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
 			for _, f := range files {
-				t.row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
+				t.Row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
 					fmt.Sprintf("%d-%d", f.First, f.Last), printed.Number(f.Count), printed.Bytes(f.Bytes))
 			}
-			return t.flush()
+			return t.Flush()
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON, asJSONL)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON, output.AsJSONL)
 	return cmd
 }
 
@@ -79,7 +81,7 @@ func timeFlag(flag, text string, into *time.Time) (err error) {
 		return nil
 	}
 	if *into, err = verbs.ParseTime(text); err != nil {
-		return usage("--%s is %q: want %s", flag, text, verbs.TimeForm)
+		return exit.Usagef("--%s is %q: want %s", flag, text, verbs.TimeForm)
 	}
 	return nil
 }
@@ -122,7 +124,7 @@ func (a *app) archiveShow() *cobra.Command {
 	var want find.MessageFilter
 	var since, until, id string
 	limit := 0
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "show DIR...",
 		Short: "Print messages of archives as JSON lines",
@@ -139,7 +141,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 	flags.StringVar(&want.Key, "key", "", "only messages with this ordering key")
 	flags.StringVar(&id, "id", "", "only the message with this id")
 	flags.IntVar(&limit, "limit", 0, "how many to print at most; 0: all")
-	formatFlag(cmd, &out, asJSONL) // as they were archived
+	output.FormatFlag(cmd, &out, output.AsJSONL) // as they were archived
 	cmd.RunE = func(cmd *cobra.Command, dirs []string) error {
 		if err := errors.Join(timeFlag("since", since, &want.Since), timeFlag("until", until, &want.Until)); err != nil {
 			return err
@@ -147,7 +149,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 		if id != "" {
 			parsed, err := outbox.ParseID(id)
 			if err != nil {
-				return usage("--id: %w", err)
+				return exit.Usagef("--id: %w", err)
 			}
 			want.MessageIDs = []outbox.ID{parsed}
 		}
@@ -158,7 +160,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 		files = slices.DeleteFunc(files, func(f jsonl.ArchiveFile) bool {
 			return f.Newest.Add(time.Second).Before(want.Since) || !want.Until.IsZero() && !f.Oldest.Before(want.Until)
 		})
-		lines, printed := jsonl.New(a.stdout), 0
+		lines, printed := jsonl.New(a.Stdout), 0
 		for m, err := range archivedIn(files) {
 			if err != nil {
 				return err
@@ -188,7 +190,7 @@ type soundness struct {
 }
 
 func (a *app) archiveVerify() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Read a whole archive: checksums, lines, what the names say; repeats and late messages are counted",
@@ -204,23 +206,23 @@ Exit code 1: a file is damaged.`,
 			if err != nil {
 				return err
 			}
-			if out == asJSON {
-				err = printJSON(a.stdout, found)
+			if out == output.AsJSON {
+				err = output.JSON(a.Stdout, found)
 			} else {
 				for _, fault := range found.Faults {
-					fmt.Fprintln(a.stdout, fault)
+					fmt.Fprintln(a.Stdout, fault)
 				}
-				_, err = fmt.Fprintf(a.stdout, "%s, %s; %s are repeats, %s are late\n",
+				_, err = fmt.Fprintf(a.Stdout, "%s, %s; %s are repeats, %s are late\n",
 					printed.Many(found.Files, "file", "files"), printed.Many(found.Messages, "message", "messages"),
 					printed.Number(found.Repeats), printed.Number(found.Late))
 			}
 			if err == nil && len(found.Faults) > 0 {
-				err = coded{fmt.Errorf("the archive has %d faults", len(found.Faults)), exitError}
+				err = fmt.Errorf("the archive has %d faults", len(found.Faults))
 			}
 			return err
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 

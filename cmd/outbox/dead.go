@@ -2,182 +2,49 @@ package main
 
 import (
 	"encoding/base64"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
 
-	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
-func listLetters() view {
-	v := shows(writeLetters, "list")
-	v.prepare = func(_ *app, params any, out format) error {
-		if params.(*verbs.DeadList).Payload && out == asTable {
-			return usage("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
-		}
-		return nil
-	}
-	return v
-}
-
-func writeLetters(a *app, p *verbs.DeadList, letters []find.DeadLetter) error {
-	if len(letters) == 0 {
-		fmt.Fprintln(a.stderr, "none")
-		return nil
-	}
-	columns := []string{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
-	if p.Blocked {
-		columns[5] = "BEHIND"
-	} else {
-		columns = slices.Insert(columns, 8, "KNOWN TO")
-	}
-	t := newTable(a.stdout, columns...)
-	now := time.Now()
-	for _, l := range letters {
-		cause := l.Reason
-		if p.Blocked {
-			cause = fmt.Sprint(l.Behind)
-		}
-		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, short(l.Key, 40), cause, l.Attempts, ago(now, l.At),
-			short(l.Error, errorWidth)}
-		if !p.Blocked {
-			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
-		}
-		t.row(row...)
-	}
-	if err := t.flush(); err != nil {
-		return err
-	}
-	if len(letters) == p.Limit {
-		last := letters[len(letters)-1]
-		fmt.Fprintf(a.stderr, "there may be more: add --after %s:%d:%s\n", last.Destination, last.Position, last.MessageID)
+func refusePayloads(params any, out output.Format) error {
+	if params.(*verbs.DeadList).Payload && out == output.AsTable {
+		return exit.Usagef("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
 	}
 	return nil
 }
 
-func showLetters(a *app, p *verbs.DeadShow, letters []find.DeadLetter) error {
-	for i, l := range letters {
-		if i > 0 {
-			fmt.Fprintln(a.stdout)
-		}
-		if err := writeLetter(a.stdout, l, p.Payload); err != nil {
-			return err
-		}
+// readPayload reads the file of --payload @FILE.
+func (a *app) readPayload(params any, _ output.Format) error {
+	p := params.(*verbs.DeadEdit)
+	file, given := strings.CutPrefix(p.Payload, "@")
+	if !given {
+		return nil
 	}
+	content, err := a.readInput(file)
+	if err != nil {
+		return exit.Usagef("--payload: %w", err)
+	}
+	p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
 	return nil
 }
 
-func writeLetter(w io.Writer, l find.DeadLetter, payload bool) error {
-	t := newTable(w, "message id", l.MessageID.String())
-	t.row("position", l.Position)
-	t.row("destination", l.Destination)
-	t.row("topic", l.Topic)
-	t.row("key", l.Key)
-	t.row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
-	t.row("event type", l.EventType)
-	t.row("content type", l.ContentType)
-	t.row("headers", string(l.Headers))
-	t.row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
-	t.row("cause", l.Reason)
-	t.row("attempts", l.Attempts)
-	t.row("set aside at", l.At.Local().Format(time.RFC3339Nano))
-	t.row("error", l.Error)
-	if !l.AcknowledgedAt.IsZero() {
-		t.row("acknowledged", fmt.Sprintf("%s by %s", l.AcknowledgedAt.Local().Format(time.RFC3339), l.AcknowledgedBy))
-	}
-	if l.Reason == "blocked" {
-		t.row("behind it", l.Behind)
-	}
-	if payload {
-		t.row("payload", payloadText(l.Payload))
-	}
-	writeChanges(t, l)
-	return t.flush()
-}
-
-// writeChanges adds the difference from the original.
-func writeChanges(t *table, l find.DeadLetter) {
-	if l.Original == nil {
-		return
-	}
-	t.row("edited", "- as it was written, + as it is now")
-	for _, c := range l.Changes() {
-		t.row("- "+c.Field, payloadText([]byte(c.Before)))
-		t.row("+ "+c.Field, payloadText([]byte(c.After)))
-	}
-}
-
-// editLetter is the view of "dead edit". Its preview is the difference.
-func editLetter() view {
-	difference := func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
-		for _, l := range letters {
-			t := newTable(a.stdout, "message id", l.MessageID.String())
-			t.row("destination", l.Destination)
-			writeChanges(t, l)
-			if err := t.flush(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
-		for _, l := range letters {
-			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID,
-				l.MessageID, verbs.Word(l.Destination))
-		}
-		return nil
-	}), difference, func(p *verbs.DeadEdit, _ []find.DeadLetter) (string, bool) {
-		return "Edit dead letter " + clean(p.Message) + "?", true
-	})
-	v.complete = func(a *app, params any) error {
-		p := params.(*verbs.DeadEdit)
-		file, given := strings.CutPrefix(p.Payload, "@")
-		if !given {
-			return nil
-		}
-		content, err := readInput(a, file)
-		if err != nil {
-			return usage("--payload: %w", err)
-		}
-		p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
-		return nil
-	}
-	return v
-}
-
-func readInput(a *app, file string) ([]byte, error) {
+// readInput reads a file, or standard input for "-".
+func (a *app) readInput(file string) ([]byte, error) {
 	if file == "-" {
-		return io.ReadAll(a.stdin)
+		return io.ReadAll(a.Stdin)
 	}
 	return os.ReadFile(file)
 }
 
-// payloadText is the payload itself if it is text, otherwise its bytes.
-func payloadText(p []byte) string {
-	if p == nil {
-		return "NULL"
-	}
-	if utf8.Valid(p) {
-		return string(p)
-	}
-	return fmt.Sprintf("%d bytes, in hexadecimal: %x", len(p), p)
-}
-
-// actOnDead is the view of a verb that acts on dead letters.
-func actOnDead(verb string) view {
-	v := asks(shows(func(a *app, _ *verbs.DeadAct, job jobs.Job) error { return writeOutcome(a, job) }), previewJob,
-		func(p *verbs.DeadAct, found jobs.Job) (string, bool) {
-			*p = verbs.DeadAct{Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max,
-				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
-			return fmt.Sprintf("%s %s?", title(verb), printed.Many(found.Total, "message", "messages")), found.Total > 0
-		})
-	v.follow = follow
-	return v
+// chooseListed replaces the filter by the job that has listed what it selects.
+func chooseListed(params, found any) {
+	p, job := params.(*verbs.DeadAct), found.(jobs.Job)
+	*p = verbs.DeadAct{Filter: verbs.Filter{Destination: job.Destination}, Max: p.Max,
+		Bulk: verbs.Bulk{Job: job.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
 }

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/inbox"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -22,9 +22,9 @@ func (a *app) inboxDead() (list []*cobra.Command) {
 		switch v.Name {
 		case "dead ls":
 			v.Short = "List messages of a stored inbox that could not be applied"
-			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), "dead", cobra.ExactArgs(1)))
+			list = append(list, ofConsumer(a.verb(v, a.specials()[v.Name]), "dead", cobra.ExactArgs(1)))
 		case "dead requeue", "dead discard":
-			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), lastWord(v.Name), cobra.MinimumNArgs(1)))
+			list = append(list, ofConsumer(a.verb(v, a.specials()[v.Name]), lastWord(v.Name), cobra.MinimumNArgs(1)))
 		}
 	}
 	return list
@@ -41,7 +41,7 @@ func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cob
 	_ = cmd.Flags().MarkHidden("destination")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("destination") {
-			return usage("--destination is given, and the consumer says it already")
+			return exit.Usagef("--destination is given, and the consumer says it already")
 		}
 		if err := cmd.Flags().Set("destination", schema.InboxPrefix+args[0]); err != nil {
 			return err
@@ -53,7 +53,7 @@ func ofConsumer(cmd *cobra.Command, name string, args cobra.PositionalArgs) *cob
 
 func (a *app) inboxRetainCommand() *cobra.Command {
 	var every time.Duration
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "retain",
 		Short: "Forget the records of what was applied long ago",
@@ -65,7 +65,7 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 0 || cmd.Flags().Changed("every") && every < time.Second {
-				return usage("--every must be at least 1s")
+				return exit.Usagef("--every must be at least 1s")
 			}
 			for {
 				err := a.retain(cmd.Context(), out)
@@ -73,7 +73,7 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 					return err
 				}
 				if err != nil && cmd.Context().Err() == nil {
-					fmt.Fprintf(a.stderr, "the records were not looked after, and will be in %v: %v\n", every, err)
+					fmt.Fprintf(a.Stderr, "the records were not looked after, and will be in %v: %v\n", every, err)
 				}
 				select {
 				case <-time.After(every):
@@ -84,13 +84,13 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 		},
 	}
 	cmd.Flags().DurationVar(&every, "every", 0, "go on, with this pause between looks (default: one look)")
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 
 // retain takes one look.
-func (a *app) retain(ctx context.Context, out format) error {
-	conn, err := a.operate(ctx)
+func (a *app) retain(ctx context.Context, out output.Format) error {
+	conn, err := a.Operate(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,8 +103,8 @@ func (a *app) retain(ctx context.Context, out format) error {
 	if r.Err != nil {
 		return r.Err
 	}
-	if out == asJSON {
-		return printJSON(a.stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
+	if out == output.AsJSON {
+		return output.JSON(a.Stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
 	}
 	text := "nothing is due"
 	switch {
@@ -115,50 +115,6 @@ func (a *app) retain(ctx context.Context, out format) error {
 	case r.Held != "":
 		text = "records are kept: " + r.Held
 	}
-	_, err = fmt.Fprintln(a.stdout, text)
+	_, err = fmt.Fprintln(a.Stdout, text)
 	return err
-}
-
-func writeInbox(a *app, _ *struct{}, i *health.Inbox) error {
-	w := a.stdout
-	now := time.Now()
-	state := "closed " + ago(now, i.Closed) + " ago"
-	if i.Closed.IsZero() {
-		state = "still written to by an open transaction, or no retention has run since"
-	}
-	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", printed.Span(i.Window),
-		ago(now, i.Turned), state)
-	if i.Due {
-		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
-	}
-	fmt.Fprintln(w)
-	t := newTable(w, "TABLE", "ROLE", "SIZE")
-	for _, table := range i.Tables {
-		t.row(table.Name, table.Role, printed.Bytes(table.Bytes))
-	}
-	if err := t.flush(); err != nil {
-		return err
-	}
-	if len(i.Consumers) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w)
-	t = newTable(w, "CONSUMER", "KEYS", "GAPS", "STORED", "HELD", "DEAD")
-	for _, c := range i.Consumers {
-		stored := "-"
-		if c.Stored {
-			stored = c.Pending.String()
-		}
-		t.row(c.Name, c.Keys, c.Gaps, stored, c.Held, c.Dead)
-	}
-	return t.flush()
-}
-
-func inboxWindow() view {
-	return asks(shows(func(a *app, _ *verbs.InboxWindow, w verbs.Window) error {
-		_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", printed.Span(w.Window))
-		return err
-	}), nil, func(p *verbs.InboxWindow, _ verbs.Window) (string, bool) {
-		return fmt.Sprintf("Keep records for %s?", printed.Span(time.Duration(p.Window))), true
-	})
 }

@@ -11,13 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/project"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 func (a *app) initCommand() *cobra.Command {
 	var force, dryRun bool
-	var output format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write a migration and a configuration for the project in this folder",
@@ -41,13 +42,13 @@ It prints ten lines of Go that write an event. Files that are there stay as they
 					return err
 				}
 			}
-			if output == asJSON {
+			if out == output.AsJSON {
 				for i := range found.Files {
 					if !dryRun {
 						found.Files[i].Text = "" // it is in the file
 					}
 				}
-				return printJSON(a.stdout, found)
+				return output.JSON(a.Stdout, found)
 			}
 			a.printProject(found, dryRun)
 			return nil
@@ -55,7 +56,7 @@ It prints ten lines of Go that write an event. Files that are there stay as they
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "write over files that are there")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "write nothing, and print what would be written")
-	formatFlag(cmd, &output, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }
 
@@ -82,12 +83,12 @@ func writeFiles(files []project.File, force bool) error {
 }
 
 func (a *app) printProject(f project.Found, dryRun bool) {
-	say := func(format string, args ...any) { fmt.Fprintf(a.stdout, format+"\n", args...) }
+	say := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	found := func(what, value, otherwise string) {
 		if value == "" {
 			value = otherwise
 		}
-		say("%-12s%s", what, clean(value))
+		say("%-12s%s", what, output.Clean(value))
 	}
 	found("module", f.Module, "no go.mod here")
 	found("compose", f.Compose, "no compose file here")
@@ -97,16 +98,16 @@ func (a *app) printProject(f project.Found, dryRun bool) {
 	say("")
 	for _, file := range f.Files {
 		if !dryRun {
-			say("wrote %s", clean(file.Path))
+			say("wrote %s", output.Clean(file.Path))
 			continue
 		}
-		say("--- %s", clean(file.Path))
+		say("--- %s", output.Clean(file.Path))
 		text := file.Text
 		if strings.HasSuffix(file.Path, ".sql") && strings.Count(text, "\n") > 20 {
 			text = fmt.Sprintf("%d lines, as outbox migrate sql prints them\n", strings.Count(text, "\n"))
 		}
 		for line := range strings.Lines(text) {
-			fmt.Fprintln(a.stdout, printed.Text(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(a.Stdout, printed.Text(strings.TrimSuffix(line, "\n")))
 		}
 	}
 	if f.Code != "" {

@@ -5,62 +5,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
-	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/mapping"
-	"github.com/pgoutbox/outbox/schema"
-)
-
-// Exit codes, a contract for scripts.
-const (
-	exitOK       = 0
-	exitError    = 1
-	exitUsage    = 2
-	exitConfig   = 3
-	exitNotFound = 4
-	exitNothing  = 5
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/migrate"
+	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func main() {
-	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.LookupEnv}
+	a := &app{Session: &session.Session{Streams: output.Streams{Stdout: os.Stdout, Stderr: os.Stderr}, Stdin: os.Stdin, Env: os.LookupEnv}}
 	os.Exit(a.main(os.Args[1:]))
-}
-
-// app is one run of the program: where it reads and writes, and the flags that all commands share.
-type app struct {
-	stdin  *os.File
-	stdout io.Writer
-	stderr *os.File
-	env    func(string) (string, bool)
-
-	configFile   string
-	databaseURL  string
-	databaseName string
-	serverURL    string
-	tokenFile    string
-
-	started bool // the command line was understood
-	secrets secrets
-
-	level  slog.LevelVar
-	logger *slog.Logger // the relay's
 }
 
 func (a *app) main(args []string) int {
 	root := a.root()
 	root.SetArgs(args)
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
 	// The first signal asks commands to end in good order, the second one ends the process. Commands say so once ctx
 	// has ended, so signals have their usual effect again before it ends.
 	ctx, end := context.WithCancel(context.Background())
@@ -75,20 +43,20 @@ func (a *app) main(args []string) int {
 	}()
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
-	if errors.Is(err, errSaid) {
-		return exitCode(err)
+	if errors.Is(err, exit.ErrPrinted) {
+		return exit.Code(err)
 	}
 	if !a.started {
-		err = usage("%w", err)
+		err = exit.Usagef("%w", err)
 	}
-	text := a.redact(err.Error())
-	code := exitCode(err)
-	if code == exitUsage {
+	text := a.Redact(err.Error())
+	code := exit.Code(err)
+	if code == exit.Usage {
 		text += "\nrun the command with --help to see how it is used"
 	}
-	fmt.Fprintln(a.stderr, "outbox: "+text)
+	fmt.Fprintln(a.Stderr, "outbox: "+text)
 	return code
 }
 
@@ -115,8 +83,8 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		// Errors before this are those of the command line.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.started = true
-			if a.serverURL != "" && cmd.Annotations[isVerb] == "" {
-				return usage("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
+			if a.ServerURL != "" && cmd.Annotations[isVerb] == "" {
+				return exit.Usagef("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -127,33 +95,19 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		}
 		return err
 	})
-	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
-	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
-		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
-	root.PersistentFlags().StringVar(&a.databaseName, "database", "",
-		"name of the database, where the configuration or the server has several")
-	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
-		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
-	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "",
-		"file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
-	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(),
+	a.Flags(root)
+	root.AddCommand(a.relayCommand(), a.probeCommand(), group(migrate.Command(a.Session)), migrate.Attach(a.Session), a.verifyCommand(),
 		a.archiveCommand(), a.configCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)
 	}
-	shown := views()
 	for _, v := range verbs.All() {
-		parent, show := root, shown[v.Name]
+		parent := root
 		if first, _, below := strings.Cut(v.Name, " "); below {
 			parent = groups[first]
 		}
-		if show.command != nil {
-			parent.AddCommand(show.command(a, v))
-			continue
-		}
-		parent.AddCommand(a.verb(v, show))
+		parent.AddCommand(a.commandOf(v))
 	}
 	return group(root)
 }
@@ -194,104 +148,4 @@ in a table for them.`,
 Messages of a stored inbox that can't be applied become dead letters of the destination "inbox:CONSUMER".`,
 		}, append(a.inboxDead(), a.inboxRetainCommand())...),
 	}
-}
-
-// views says how the results of verbs are shown to a person.
-func views() map[string]view {
-	return map[string]view{
-		"status":            {command: (*app).statusCommand},
-		"check":             {command: (*app).checkCommand},
-		"doctor":            {command: (*app).doctorCommand},
-		"canary":            sentCanary(),
-		"dead ls":           listLetters(),
-		"dead show":         shows(showLetters),
-		"dead edit":         editLetter(),
-		"dead requeue":      actOnDead("requeue"),
-		"dead ack":          actOnDead("acknowledge"),
-		"dead discard":      actOnDead("discard"),
-		"dead restore":      actOnDead("restore"),
-		"tables dead":       shows(listDeadRows),
-		"tables requeue":    actOnRows[verbs.TablesRequeue]("Have %s delivered once more?", "%s to be delivered once more"),
-		"tables ack":        actOnRows[verbs.TablesAck]("Acknowledge %s?", "%s acknowledged"),
-		"jobs ls":           shows(listJobs, "list"),
-		"jobs show":         shows(showJob),
-		"jobs run":          runJob(),
-		"jobs stop":         actOnJob(),
-		"jobs undo":         undoJob(),
-		"messages find":     shows(listMessages),
-		"messages show":     shows(showMessage),
-		"replay":            replayed(),
-		"destinations ls":   shows(listDestinations, "list"),
-		"destinations move": moveDestination(),
-		"destinations drop": dropDestination(),
-		"inbox status":      shows(writeInbox),
-		"inbox window":      inboxWindow(),
-		"dead group":        shows(groupLetters, "groups"),
-		"holds":             shows(listHolds),
-		"relays":            shows(listRelays),
-		"retention":         shows(listRetention),
-		"audit":             shows(listAudit),
-		"pause":             paused(),
-		"resume":            resumed(),
-		"throttle":          throttled(),
-		"controls":          shows(listControls),
-		"retry":             retried(),
-		"rebase":            rebased(),
-		"handover":          handedOver(),
-	}
-}
-
-// group makes cmd one that only has others below it: alone it prints its help, and what is not below it is
-// wrong usage.
-func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
-	cmd.AddCommand(below...)
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		hint := ""
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			hint = fmt.Sprintf(", did you mean %q?", near[0])
-		}
-		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	return cmd
-}
-
-func (a *app) getenv(name string) string {
-	value, _ := a.env(name)
-	return value
-}
-
-// colours reports whether w is a terminal that may be given colours.
-func (a *app) colours(w any) bool {
-	return isTerminal(w) && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// coded is an error with an exit code.
-type coded struct {
-	error
-	code int
-}
-
-func (c coded) Unwrap() error { return c.error }
-
-func usage(format string, args ...any) error { return coded{fmt.Errorf(format, args...), exitUsage} }
-
-func exitCode(err error) int {
-	var c coded
-	switch {
-	case errors.As(err, &c):
-		return c.code
-	case errors.Is(err, admin.ErrNotFound), errors.Is(err, mapping.ErrNotFound), errors.Is(err, schema.ErrNoTable):
-		return exitNotFound
-	}
-	return exitError
 }

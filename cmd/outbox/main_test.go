@@ -19,6 +19,16 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
+// Exit codes, a contract for scripts.
+const (
+	exitOK       = 0
+	exitError    = 1
+	exitUsage    = 2
+	exitConfig   = 3
+	exitNotFound = 4
+	exitNothing  = 5
+)
+
 // binary is the program under test, built once.
 var binary string
 

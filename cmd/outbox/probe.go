@@ -17,6 +17,8 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func (a *app) probeCommand() *cobra.Command {
@@ -35,7 +37,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
   outbox probe --live --config /etc/outbox/outbox.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(load.Input{Unopened: true}, sets)
+			loaded, err := a.Load(load.Input{Unopened: true}, sets)
 			if err != nil {
 				return err
 			}
@@ -49,20 +51,20 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(a.stdout, said)
+			_, err = io.WriteString(a.Stdout, said)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether the process lives")
 	cmd.Flags().DurationVar(&timeout, "timeout", 4*time.Second, "how long to wait for the answer")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 
 // probe returns what the relay says at a path. The answer of one that is not well is the error.
 func probe(ctx context.Context, h config.HTTP, path string) (string, error) {
 	if h.Listen == "" {
-		return "", coded{errors.New("http.listen is empty, so the relay can't be asked"), exitConfig}
+		return "", exit.With(exit.Config, errors.New("http.listen is empty, so the relay can't be asked"))
 	}
 	host, port, err := net.SplitHostPort(h.Listen)
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -21,6 +23,8 @@ type build struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Schema   int    `json:"schema"`
+
+	time *time.Time // of the revision, nil if it is not recorded
 }
 
 func thisBuild() build {
@@ -34,6 +38,10 @@ func thisBuild() build {
 			switch s.Key {
 			case "vcs.revision":
 				b.Revision = s.Value
+			case "vcs.time":
+				if at, err := time.Parse(time.RFC3339, s.Value); err == nil {
+					b.time = &at
+				}
 			case "vcs.modified":
 				b.Modified = s.Value == "true"
 			}
@@ -46,20 +54,20 @@ func thisBuild() build {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	var out format
+	var out output.Format
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of the program and of its schema",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			if out == asJSON {
-				return printJSON(a.stdout, b)
+			if out == output.AsJSON {
+				return output.JSON(a.Stdout, b)
 			}
-			_, err := fmt.Fprintf(a.stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
+			_, err := fmt.Fprintf(a.Stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
 			return err
 		},
 	}
-	formatFlag(cmd, &out, asTable, asJSON)
+	output.FormatFlag(cmd, &out, output.AsTable, output.AsJSON)
 	return cmd
 }

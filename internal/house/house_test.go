@@ -78,17 +78,17 @@ var directions = map[string][]string{
 	// relay for exactly-once, which sees what is settled
 	"broker/kafka": {"", "relay", "format", "broker/consume",
 		"broker/internal/lanes", "internal/template", "broker/internal/secure", "broker/internal/search"},
-	"broker/internal/amazon": {"", "format", "internal/template", "broker/internal/inorder", "broker/internal/search",
-		"broker/internal/brokertest"},
+	"broker/internal/amazon": {"", "format", "internal/printed", "internal/template", "broker/internal/inorder",
+		"broker/internal/search", "broker/internal/brokertest", "broker/internal/sdkread"},
 	"broker/sqs":    {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
 	"broker/sns":    {"", "format", "broker/internal/amazon"},
-	"broker/pubsub": {"", "format", "internal/template", "broker/internal/search"},
+	"broker/pubsub": {"", "format", "internal/printed", "internal/template", "broker/internal/search"},
 	"broker/nats": {"", "format", "broker/consume",
-		"broker/internal/lanes", "internal/template",
+		"broker/internal/lanes", "internal/headers", "internal/printed", "internal/template",
 		"broker/internal/shared", "broker/internal/socket", "broker/internal/secure", "broker/internal/inorder"},
 	"broker/internal/inorder":    {""},
-	"broker/internal/brokertest": {"", "internal"},
-	"broker/internal/sdkread":    {""},
+	"broker/internal/brokertest": {"", "internal", "relay", "relay/relaytest"},
+	"broker/internal/sdkread":    {"", "format", "broker/internal/brokertest"},
 	"broker/internal/search":     {""},
 	"broker/internal/secure":     {},
 	"broker/internal/shared":     {},
@@ -96,16 +96,16 @@ var directions = map[string][]string{
 	"broker/redis":               {"", "format", "broker/internal/secure", "broker/internal/search", "internal/template"},
 	"broker/redis/once":          {"", "inbox", "internal/printed"},
 	"broker/rabbitmq": {"", "format", "broker/consume",
-		"broker/internal/lanes", "broker/internal/secure", "internal/template",
+		"broker/internal/lanes", "broker/internal/secure", "internal/printed", "internal/template",
 		"broker/internal/shared", "broker/internal/socket", "broker/internal/inorder", "broker/internal/search"},
 	"broker/registry": {"", "format", "route"},
 	"broker/jsonl":    {"", "broker/internal/inorder"},
-	"webhook":         {"", "internal/printed"},
-	"broker/http": {"", "format", "webhook", "internal/template", "broker/internal/secure", "broker/internal/inorder",
+	"webhook":         {"", "internal/headers", "internal/printed"},
+	"broker/http": {"", "format", "webhook", "internal/printed", "internal/template", "broker/internal/secure", "broker/internal/inorder",
 		"broker/internal/search"},
 	"broker/grpc": {"", "format", "broker/internal/secure", "broker/internal/inorder", "broker/internal/search",
 		"internal/printed"},
-	"broker/internal/versus": {"internal"},
+	"broker/internal/versus": {"", "internal", "broker/internal/brokertest"},
 	"cmd": {"", "schema", "mapping", "relay",
 		"relay/polling", "relay/registration", "relay/retention", "relay/unselected", "relay/mapped", "relay/replication",
 		"admin", "admin/find", "admin/verify", "admin/jobs", "admin/health",
@@ -116,7 +116,7 @@ var directions = map[string][]string{
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
 	"demo": {"", "schema", "relay", "relay/polling", "relay/registration", "relay/retention",
-		"admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
+		"admin/rest", "admin/verbs", "console", "broker/nats", "internal", "internal/printed"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
@@ -147,6 +147,42 @@ func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
 	})
 	if seen < 20 {
 		t.Fatalf("only %d files were looked at: the test does not see the code", seen)
+	}
+}
+
+// clients are the brokers' clients, and the rooms that may import them.
+var clients = map[string][]string{
+	"github.com/aws/":      {"broker/internal/amazon", "broker/sqs", "broker/sns"},
+	"cloud.google.com/":    {"broker/pubsub"},
+	"google.golang.org/":   {"broker/grpc", "broker/pubsub"},
+	"github.com/nats-io/":  {"broker/nats"},
+	"github.com/rabbitmq/": {"broker/rabbitmq"},
+	"github.com/redis/":    {"broker/redis"},
+	"github.com/twmb/":     {"broker/kafka", "broker/registry"},
+}
+
+// Go downloads the modules whose packages are imported, so a service that imports one adapter gets one client.
+func TestAnAdapterImportsTheClientOfItsBrokerAlone(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
+		if !strings.HasPrefix(folder, "broker/") || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, imp := range imports {
+			for client, rooms := range clients {
+				if !strings.HasPrefix(imp, client) {
+					continue
+				}
+				seen[client] = true
+				if !slices.ContainsFunc(rooms, func(room string) bool { return folder == room || strings.HasPrefix(folder, room+"/") }) {
+					t.Errorf("%s imports %s, which is for %q", path, imp, rooms)
+				}
+			}
+		}
+	})
+	if len(seen) != len(clients) {
+		t.Errorf("of the clients only %v are imported", seen)
 	}
 }
 

@@ -74,7 +74,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	// Once the lease is taken, no round trip is left for this.
-	for _, sql := range []string{schema.ReadingOf(s.destination, takeSQL), schema.ReadingOf(s.destination, lease.WriteCursorSQL)} {
+	for _, sql := range []string{schema.WithTableOf(s.destination, takeSQL), schema.WithTableOf(s.destination, lease.WriteCursorSQL)} {
 		if _, err := conn.Prepare(preparing, sql, sql); err != nil {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}

@@ -34,7 +34,7 @@ type reader struct {
 
 	chunking chunking
 
-	drawing cursors.Drawing
+	drawing cursors.SequenceWatch
 
 	keep, poll, flush, chunks, single *pgconn.StatementDescription
 
@@ -171,7 +171,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destina
 		{&r.chunks, "outbox_chunks", strings.Replace(chunksSQL, "ends", ends(conn), 1)},
 		{&r.single, "outbox_single", singleSQL},
 	} {
-		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.ReadingOf(destination, s.sql), nil)
+		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.WithTableOf(destination, s.sql), nil)
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}
@@ -257,7 +257,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 	}
 	last, err := strconv.ParseInt(drawn, 10, 64)
 	if err == nil {
-		err = r.drawing.Saw(last, r.destination)
+		err = r.drawing.Check(last, r.destination)
 	}
 	if err != nil {
 		return p, err

@@ -172,9 +172,9 @@ const takeSQL = `
 UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1, lease = $5::bigint * interval '1 microsecond',
 	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'
 WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
-	AND (NOT (` + schema.Leased + `) OR owner = $4)
+	AND (NOT (` + schema.LeasedSQL + `) OR owner = $4)
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
-RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.Attached
+RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.AttachedSQL
 
 // errLayout means that a destination has another number of shard groups than requested.
 var errLayout = errors.New("polling: another number of shard groups")
@@ -224,7 +224,7 @@ func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
 		return row, since, false, nil
 	}
 	since = time.Now()
-	err = conn.QueryRow(ctx, schema.ReadingOf(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+	err = conn.QueryRow(ctx, schema.WithTableOf(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
 		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
 		row.Held = false // look again at once

@@ -114,7 +114,7 @@ func (s *session) readMode(streaming bool) error {
 		case err == nil && streaming && !same:
 			return fmt.Errorf("%w: %q", errPublicationChanged, s.source.cfg.Publication)
 		case err == nil:
-			return s.drawing.Saw(last, s.source.destination)
+			return s.drawing.Check(last, s.source.destination)
 		}
 		return err
 	})

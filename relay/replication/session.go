@@ -22,7 +22,7 @@ type session struct {
 
 	formerSlot     string
 	statusInterval time.Duration
-	drawing        cursors.Drawing // used under the table's link
+	drawing        cursors.SequenceWatch // used under the table's link
 
 	mu        sync.Mutex
 	mode      mode   // what the operator wants

@@ -1,0 +1,33 @@
+package verbs
+
+import (
+	"context"
+	"strings"
+
+	"github.com/pgoutbox/outbox/admin"
+	"github.com/pgoutbox/outbox/admin/find"
+)
+
+// Holds are the parameters of "holds".
+type Holds struct {
+	Destination string `json:"destination,omitempty" help:"of this destination"`
+	Key         string `json:"key,omitempty" help:"of this ordering key"`
+	Blocked     bool   `json:"blocked,omitempty" help:"only those that wait for an operator"`
+	Limit       int    `json:"limit,omitempty" default:"100" min:"1" max:"1000" help:"how many to list, 1 to 1000"`
+	After       string `json:"after,omitempty" help:"go on after this DESTINATION/LANE"`
+}
+
+func holds() Verb {
+	return reads(Verb{
+		Name:  "holds",
+		Short: "List keys whose messages are set aside, and what they wait for",
+		Long: `A key's messages are set aside when the first of them has failed and is tried again later, when it is paused, when its
+delivery time is still to come, or when an operator has to decide (blocked). What comes later for the key waits behind it.`,
+		Example: `  outbox holds --destination kafka
+  outbox holds --blocked -o json`,
+	}, func(ctx context.Context, db admin.DB, p Holds) ([]find.HeldLane, error) {
+		f := find.HoldFilter{Destination: p.Destination, Key: p.Key, Blocked: p.Blocked, Limit: p.Limit}
+		f.AfterDestination, f.AfterLane, _ = strings.Cut(p.After, "/")
+		return find.Holds(ctx, db, f)
+	})
+}

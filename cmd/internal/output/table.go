@@ -1,0 +1,62 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox/internal/printed"
+)
+
+// Table aligns columns.
+type Table struct{ w *tabwriter.Writer }
+
+// NewTable begins a table with a row, as a rule the columns' titles.
+func NewTable(w io.Writer, cells ...any) *Table {
+	t := &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	t.Row(cells...)
+	return t
+}
+
+// Row adds a row. Its cells may be texts from the database.
+func (t *Table) Row(cells ...any) {
+	for i, c := range cells {
+		if i > 0 {
+			fmt.Fprint(t.w, "\t")
+		}
+		fmt.Fprint(t.w, Clean(fmt.Sprint(c)))
+	}
+	fmt.Fprintln(t.w)
+}
+
+// Flush writes the table.
+func (t *Table) Flush() error { return t.w.Flush() }
+
+// Clean makes a text from the database safe for a terminal: what can't be printed is escaped. An empty one is "-".
+func Clean(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printed.Text(s)
+}
+
+// ErrorWidth bounds an error in the last column of a table, in runes. The repair stands at its end.
+const ErrorWidth = 300
+
+// Short cuts s to n runes.
+func Short(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// Ago is how long before now t was, "-" for the zero time.
+func Ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return printed.Span(now.Sub(t))
+}
