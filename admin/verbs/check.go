@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgoutbox/outbox/admin/sheet"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/health"
 )
@@ -44,6 +46,8 @@ With -o prometheus the numbers are printed as the relay's port has them, for a c
 		}
 		c := p.Of(r)
 		return &c, nil
+	}, func(_ Check, c *health.Checked) sheet.Parts {
+		return sheet.Parts{sheet.Line(c.Result.String() + ": " + c.Text)}
 	})
 }
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"strings"
 
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/sheet"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/find"
 )
@@ -29,5 +32,28 @@ delivery time is still to come, or when an operator has to decide (blocked). Wha
 		f := find.HoldFilter{Destination: p.Destination, Key: p.Key, Blocked: p.Blocked, Limit: p.Limit}
 		f.AfterDestination, f.AfterLane, _ = strings.Cut(p.After, "/")
 		return find.Holds(ctx, db, f)
+	}, func(p Holds, lanes []find.HeldLane) sheet.Parts {
+		return list("Keys that wait", "nothing is retried, delayed, paused or blocked", lanes, laneRow, p.Limit, "after",
+			func(l find.HeldLane) string { return l.Destination + "/" + l.Lane })
 	})
+}
+
+func laneRow(l find.HeldLane) sheet.Row {
+	id, next := "", any(l.Due)
+	if !l.MessageID.IsZero() {
+		id = l.MessageID.String()
+	}
+	if l.Blocked {
+		next = sheet.Mark{State: health.StateBlocked, Word: "blocked"}
+	}
+	row := sheet.Of("Key", sheet.To(sheet.Key(l.Lane), "messages show", "message", id), route, sheet.Route(l.Topic, l.Destination),
+		"Messages", l.Messages, "Attempts", l.Attempts, "Since", l.Since, "Next try", next, "Error", sheet.Error(l.Error))
+	if l.Blocked {
+		return row.Can("dead requeue", "Try again…", "blocked", "true", "ids", id, "destination", l.Destination).
+			Can("dead discard", "Discard…", "blocked", "true", "ids", id, "destination", l.Destination)
+	}
+	if l.Error != "" {
+		row = row.Can("retry", "Try now…", "destination", l.Destination, "key", l.Lane)
+	}
+	return row.Can("pause", "Pause…", "destination", l.Destination, "key", l.Lane)
 }
