@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/sse"
 )
 
 // Options is what the API needs. DB and Access are required.
@@ -88,13 +89,15 @@ func (c Caller) may(role verbs.Role, v verbs.Verb, params any) bool {
 const (
 	maxBody    = 1 << 20
 	maxRunning = 32 // verbs at once
+	// answerTimeout is for a client to take an answer.
+	answerTimeout = 10 * time.Second
 )
 
 // API is the handler. It is safe for concurrent use.
 type API struct {
 	options Options
 	handler http.Handler
-	stream  *stream
+	hub     *sse.Hub // of the stream of the status
 	running chan struct{}
 }
 
@@ -117,7 +120,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 		options.MaskHeader = MaskHeaders(CredentialHeaders())
 	}
 	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
-	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
+	a := &API{options: options, hub: sse.NewHub(), running: make(chan struct{}, maxRunning)}
 	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, refusal{http.StatusForbidden, "the request comes from another site"})
@@ -128,15 +131,15 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 		return nil, fmt.Errorf("rest: describe the API: %w", err)
 	}
 	methods := map[string]string{"/api/v1/openapi.json": http.MethodGet, "/api/v1/status/stream": http.MethodGet}
-	mux.HandleFunc("GET /api/v1/openapi.json", a.known(func(w http.ResponseWriter, _ *http.Request, _ Caller) {
+	mux.HandleFunc("GET /api/v1/openapi.json", a.authenticated(func(w http.ResponseWriter, _ *http.Request, _ Caller) {
 		write(w, http.StatusOK, "application/json", json.RawMessage(description))
 	}))
-	mux.HandleFunc("GET /api/v1/status/stream", a.known(a.stream.serve))
+	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream))
 	for _, v := range table {
 		methods[v.Path()] = v.Method()
-		mux.HandleFunc(v.Method()+" "+v.Path(), a.known(func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
+		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
 	}
-	mux.HandleFunc("/", a.known(func(w http.ResponseWriter, r *http.Request, _ Caller) {
+	mux.HandleFunc("/", a.authenticated(func(w http.ResponseWriter, r *http.Request, _ Caller) {
 		if allowed := methods[r.URL.Path]; allowed != "" {
 			if allowed == http.MethodGet {
 				allowed += ", HEAD"
@@ -151,7 +154,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 }
 
 // Close ends the streams, so that a server can be shut down.
-func (a *API) Close() { a.stream.close() }
+func (a *API) Close() { a.hub.Close() }
 
 // ServeHTTP refuses what comes from another site in a browser, and serves the rest.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -178,8 +181,8 @@ func (a *API) Caller(w http.ResponseWriter, r *http.Request) (caller Caller, sta
 	return caller, http.StatusUnauthorized, err
 }
 
-// known serves a request of somebody who is known.
-func (a *API) known(serve func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
+// authenticated wraps serve: callers without a login get 401.
+func (a *API) authenticated(serve func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		caller, status, err := a.Caller(w, r)
 		if err != nil {
@@ -218,7 +221,7 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 func Patience(w http.ResponseWriter, v verbs.Verb) {
 	control := http.NewResponseController(w)
 	// not every server has them
-	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout))
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+answerTimeout))
 }
 
 // errBusy refuses a verb for a moment.
