@@ -46,11 +46,11 @@ func (a *app) archiveList() *cobra.Command {
 			}
 			switch out {
 			case output.AsJSON:
-				return output.JSON(a.stdout, files)
+				return output.JSON(a.Stdout, files)
 			case output.AsJSONL:
-				return output.JSONL(a.stdout, files)
+				return output.JSONL(a.Stdout, files)
 			}
-			t := output.NewTable(a.stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
+			t := output.NewTable(a.Stdout, "FILE", "OLDEST", "NEWEST", "POSITIONS", "MESSAGES", "SIZE")
 			for _, f := range files {
 				t.Row(f.Path, f.Oldest.Local().Format(time.DateTime), f.Newest.Local().Format(time.DateTime),
 					fmt.Sprintf("%d-%d", f.First, f.Last), printed.Number(f.Count), printed.Bytes(f.Bytes))
@@ -160,7 +160,7 @@ there twice. Files whose range doesn't fit --since and --until are not opened.`,
 		files = slices.DeleteFunc(files, func(f jsonl.ArchiveFile) bool {
 			return f.Newest.Add(time.Second).Before(want.Since) || !want.Until.IsZero() && !f.Oldest.Before(want.Until)
 		})
-		lines, printed := jsonl.New(a.stdout), 0
+		lines, printed := jsonl.New(a.Stdout), 0
 		for m, err := range archivedIn(files) {
 			if err != nil {
 				return err
@@ -207,12 +207,12 @@ Exit code 1: a file is damaged.`,
 				return err
 			}
 			if out == output.AsJSON {
-				err = output.JSON(a.stdout, found)
+				err = output.JSON(a.Stdout, found)
 			} else {
 				for _, fault := range found.Faults {
-					fmt.Fprintln(a.stdout, fault)
+					fmt.Fprintln(a.Stdout, fault)
 				}
-				_, err = fmt.Fprintf(a.stdout, "%s, %s; %s are repeats, %s are late\n",
+				_, err = fmt.Fprintf(a.Stdout, "%s, %s; %s are repeats, %s are late\n",
 					printed.Many(found.Files, "file", "files"), printed.Many(found.Messages, "message", "messages"),
 					printed.Number(found.Repeats), printed.Number(found.Late))
 			}

@@ -55,17 +55,17 @@ func (a *app) completes(p verbs.Param) cobra.CompletionFunc {
 
 // listed returns what verbs list. What can't be looked at is left out: a prompt is no place for errors.
 func (a *app) listed(ctx context.Context, from []listing) (found []string) {
-	at, err := a.seat(ctx)
+	runner, err := a.Runner(ctx)
 	if err != nil {
 		return nil
 	}
-	defer at.close()
+	defer runner.Close()
 	for _, l := range from {
 		v, err := verbs.ByName(l.verb)
 		if err != nil {
 			continue
 		}
-		if result, err := at.run(ctx, v, "", v.New()); err == nil {
+		if result, err := runner.Run(ctx, v, "", v.New()); err == nil {
 			found = append(found, valuesIn(result, strings.Fields(l.fields))...)
 		}
 	}

@@ -1,103 +1,18 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
-	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
-
-const defaultConfigFile = "outbox.yaml"
-
-// configPath is the file to read, "" for none, and whether somebody named it.
-func (a *app) configPath() (path string, named bool) {
-	if a.configFile != "" {
-		return a.configFile, true
-	}
-	if path := a.getenv("OUTBOX_CONFIG"); path != "" {
-		return path, true
-	}
-	if _, err := os.Stat(defaultConfigFile); errors.Is(err, fs.ErrNotExist) {
-		return "", false
-	}
-	return defaultConfigFile, false
-}
-
-// load reads the configuration. Faults are all in the error, which ends the program with exit.Config.
-func (a *app) load(in load.Input, sets []string) (*load.Loaded, error) {
-	in.Environ, in.Overrides = os.Environ(), map[string]string{}
-	for _, set := range sets {
-		path, value, ok := strings.Cut(set, "=")
-		if !ok {
-			return nil, exit.Usagef("--set %q: want PATH=VALUE, such as destinations.0.delivery.batch=1000", set)
-		}
-		in.Overrides[path] = value
-	}
-	switch {
-	case a.databaseURL != "":
-		in.Overrides["database.url"] = a.databaseURL
-	case a.getenv("OUTBOX_DATABASE_URL") == "" && a.getenv("OUTBOX_DATABASE_URL_FILE") == "" && a.getenv("DATABASE_URL") != "":
-		in.DatabaseURL = a.getenv("DATABASE_URL")
-	}
-	in.File, _ = a.configPath()
-	loaded, err := load.Config(in)
-	if err != nil {
-		if in.File == "" {
-			err = fmt.Errorf("there is no %s here: write one (outbox init does, by the compose file of this folder; "+
-				"outbox config schema says what it may contain), or name "+
-				"one with --config or OUTBOX_CONFIG\n%w",
-				defaultConfigFile, err)
-		}
-		return nil, exit.With(exit.Config, err)
-	}
-	for _, w := range loaded.Warnings {
-		fmt.Fprintln(a.stderr, "outbox: warning:", a.redact(w))
-	}
-	return loaded, nil
-}
-
-// configuredDatabases are the configuration file's, for commands that need nothing else of it: the one that is named,
-// or all.
-func (a *app) configuredDatabases() ([]address, error) {
-	path, _ := a.configPath()
-	if path == "" {
-		return nil, errNoDatabase()
-	}
-	loaded, err := a.load(load.Input{Unopened: true}, nil)
-	if err != nil {
-		return nil, err
-	}
-	all := loaded.Config.All()
-	var list []address
-	for _, one := range all {
-		at := address{url: one.Database.URL.Text(), origin: "database.url of " + one.Name + " in " + path, name: one.Name}
-		for _, d := range one.Destinations {
-			at.destinations = append(at.destinations, d.Name)
-		}
-		if len(all) == 1 && a.databaseName == "" {
-			at.name, at.origin = "", "database.url of "+path
-		}
-		if one.Name == a.databaseName {
-			return []address{at}, nil
-		}
-		list = append(list, at)
-	}
-	if a.databaseName != "" {
-		return nil, exit.Usagef("%s has no database %q; it has %s", path, a.databaseName, strings.Join(names(list), ", "))
-	}
-	return list, nil
-}
 
 func orText(s, other string) string {
 	if s == "" {
@@ -135,13 +50,13 @@ be used.`,
   outbox config validate --connect`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(load.Input{}, sets)
+			loaded, err := a.Load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
-			path, _ := a.configPath()
+			path := a.ConfigPath()
 			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
-			fmt.Fprintf(a.stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
+			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
 			if !connects {
 				return nil
 			}
@@ -169,9 +84,9 @@ func (a *app) printProbed(found []daemon.Probed) error {
 			text = output.Clean(p.Err.Error())
 		}
 		if p.Database != "" {
-			fmt.Fprintf(a.stdout, "%s: ", p.Database)
+			fmt.Fprintf(a.Stdout, "%s: ", p.Database)
 		}
-		fmt.Fprintf(a.stdout, "%s: %s\n", output.Clean(p.What), a.redact(text))
+		fmt.Fprintf(a.Stdout, "%s: %s\n", output.Clean(p.What), a.Redact(text))
 	}
 	if bad > 0 {
 		return fmt.Errorf("%d of %d can't be used", bad, len(found))
@@ -187,11 +102,11 @@ func (a *app) configShowCommand() *cobra.Command {
 		Long:  `Prints the configuration after file, environment and flags, as YAML. Secrets are masked.`,
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			loaded, err := a.load(load.Input{}, sets)
+			loaded, err := a.Load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprint(a.stdout, loaded.Show())
+			_, err = fmt.Fprint(a.Stdout, loaded.Show())
 			return err
 		},
 	}
@@ -212,7 +127,7 @@ func (a *app) configSchemaCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = a.stdout.Write(text)
+			_, err = a.Stdout.Write(text)
 			return err
 		},
 	}
@@ -247,9 +162,9 @@ tables. - reads standard input. docs/coming-from/debezium.md has the way over, a
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			for _, note := range converted.Notes {
-				fmt.Fprintln(a.stderr, "outbox:", output.Clean(note))
+				fmt.Fprintln(a.Stderr, "outbox:", output.Clean(note))
 			}
-			_, err = a.stdout.Write(converted.YAML)
+			_, err = a.Stdout.Write(converted.YAML)
 			return err
 		},
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 // leaves are the commands that do something, by what is typed for them.
@@ -23,7 +23,7 @@ func leaves() map[string]*cobra.Command {
 			found[strings.TrimPrefix(cmd.CommandPath(), "outbox ")] = cmd
 		}
 	}
-	walk((&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.LookupEnv}).root())
+	walk((&app{Session: &session.Session{}}).root())
 	return found
 }
 

@@ -2,184 +2,49 @@ package main
 
 import (
 	"encoding/base64"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
 
-	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
-	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func listLetters() view {
-	v := shows(writeLetters, "list")
-	v.prepare = func(_ *app, params any, out output.Format) error {
-		if params.(*verbs.DeadList).Payload && out == output.AsTable {
-			return exit.Usagef("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
-		}
-		return nil
-	}
-	return v
-}
-
-func writeLetters(a *app, p *verbs.DeadList, letters []find.DeadLetter) error {
-	if len(letters) == 0 {
-		fmt.Fprintln(a.stderr, "none")
-		return nil
-	}
-	columns := []any{"MESSAGE ID", "POSITION", "DESTINATION", "TOPIC", "KEY", "CAUSE", "ATTEMPTS", "AGE", "ERROR"}
-	if p.Blocked {
-		columns[5] = "BEHIND"
-	} else {
-		columns = slices.Insert(columns, 8, any("KNOWN TO"))
-	}
-	t := output.NewTable(a.stdout, columns...)
-	now := time.Now()
-	for _, l := range letters {
-		cause := l.Reason
-		if p.Blocked {
-			cause = fmt.Sprint(l.Behind)
-		}
-		row := []any{l.MessageID, l.Position, l.Destination, l.Topic, output.Short(l.Key, 40), cause, l.Attempts, output.Ago(now, l.At),
-			output.Short(l.Error, output.ErrorWidth)}
-		if !p.Blocked {
-			row = slices.Insert(row, 8, any(l.AcknowledgedBy))
-		}
-		t.Row(row...)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if len(letters) == p.Limit {
-		last := letters[len(letters)-1]
-		fmt.Fprintf(a.stderr, "there may be more: add --after %s:%d:%s\n", last.Destination, last.Position, last.MessageID)
+func refusePayloads(params any, out output.Format) error {
+	if params.(*verbs.DeadList).Payload && out == output.AsTable {
+		return exit.Usagef("payloads don't fit into a table: add -o json or -o jsonl, or use: outbox dead show --payload ID")
 	}
 	return nil
 }
 
-func showLetters(a *app, p *verbs.DeadShow, letters []find.DeadLetter) error {
-	for i, l := range letters {
-		if i > 0 {
-			fmt.Fprintln(a.stdout)
-		}
-		if err := writeLetter(a.stdout, l, p.Payload); err != nil {
-			return err
-		}
+// readPayload reads the file of --payload @FILE.
+func (a *app) readPayload(params any, _ output.Format) error {
+	p := params.(*verbs.DeadEdit)
+	file, given := strings.CutPrefix(p.Payload, "@")
+	if !given {
+		return nil
 	}
+	content, err := a.readInput(file)
+	if err != nil {
+		return exit.Usagef("--payload: %w", err)
+	}
+	p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
 	return nil
 }
 
-func writeLetter(w io.Writer, l find.DeadLetter, payload bool) error {
-	t := output.NewTable(w, "message id", l.MessageID.String())
-	t.Row("position", l.Position)
-	t.Row("destination", l.Destination)
-	t.Row("topic", l.Topic)
-	t.Row("key", l.Key)
-	t.Row("aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID))
-	t.Row("event type", l.EventType)
-	t.Row("content type", l.ContentType)
-	t.Row("headers", string(l.Headers))
-	t.Row("created at", l.CreatedAt.Local().Format(time.RFC3339Nano))
-	t.Row("cause", l.Reason)
-	t.Row("attempts", l.Attempts)
-	t.Row("set aside at", l.At.Local().Format(time.RFC3339Nano))
-	t.Row("error", l.Error)
-	if !l.AcknowledgedAt.IsZero() {
-		t.Row("acknowledged", fmt.Sprintf("%s by %s", l.AcknowledgedAt.Local().Format(time.RFC3339), l.AcknowledgedBy))
-	}
-	if l.Reason == "blocked" {
-		t.Row("behind it", l.Behind)
-	}
-	if payload {
-		t.Row("payload", payloadText(l.Payload))
-	}
-	writeChanges(t, l)
-	return t.Flush()
-}
-
-// writeChanges adds the difference from the original.
-func writeChanges(t *output.Table, l find.DeadLetter) {
-	if l.Original == nil {
-		return
-	}
-	t.Row("edited", "- as it was written, + as it is now")
-	for _, c := range l.Changes() {
-		t.Row("- "+c.Field, payloadText([]byte(c.Before)))
-		t.Row("+ "+c.Field, payloadText([]byte(c.After)))
-	}
-}
-
-// editLetter is the view of "dead edit". Its preview is the difference.
-func editLetter() view {
-	difference := func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
-		for _, l := range letters {
-			t := output.NewTable(a.stdout, "message id", l.MessageID.String())
-			t.Row("destination", l.Destination)
-			writeChanges(t, l)
-			if err := t.Flush(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	v := asks(shows(func(a *app, _ *verbs.DeadEdit, letters []find.DeadLetter) error {
-		for _, l := range letters {
-			fmt.Fprintf(a.stdout, "edited %s; send it by: outbox dead requeue %s --destination %s\n", l.MessageID,
-				l.MessageID, verbs.Word(l.Destination))
-		}
-		return nil
-	}), difference, func(p *verbs.DeadEdit, _ []find.DeadLetter) (string, bool) {
-		return "Edit dead letter " + output.Clean(p.Message) + "?", true
-	})
-	v.complete = func(a *app, params any) error {
-		p := params.(*verbs.DeadEdit)
-		file, given := strings.CutPrefix(p.Payload, "@")
-		if !given {
-			return nil
-		}
-		content, err := readInput(a, file)
-		if err != nil {
-			return exit.Usagef("--payload: %w", err)
-		}
-		p.Payload, p.PayloadBytes = "", base64.StdEncoding.EncodeToString(content)
-		return nil
-	}
-	return v
-}
-
-func readInput(a *app, file string) ([]byte, error) {
+// readInput reads a file, or standard input for "-".
+func (a *app) readInput(file string) ([]byte, error) {
 	if file == "-" {
-		return io.ReadAll(a.stdin)
+		return io.ReadAll(a.Stdin)
 	}
 	return os.ReadFile(file)
 }
 
-// payloadText is the payload itself if it is text, otherwise its bytes.
-func payloadText(p []byte) string {
-	if p == nil {
-		return "NULL"
-	}
-	if utf8.Valid(p) {
-		return string(p)
-	}
-	return fmt.Sprintf("%d bytes, in hexadecimal: %x", len(p), p)
-}
-
-// actOnDead is the view of a verb that acts on dead letters.
-func actOnDead(verb string) view {
-	v := asks(shows(func(a *app, _ *verbs.DeadAct, job jobs.Job) error { return writeOutcome(a, job) }), previewJob,
-		func(p *verbs.DeadAct, found jobs.Job) (string, bool) {
-			*p = verbs.DeadAct{Filter: verbs.Filter{Destination: found.Destination}, Max: p.Max,
-				Bulk: verbs.Bulk{Job: found.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
-			return fmt.Sprintf("%s %s?", title(verb), printed.Many(found.Total, "message", "messages")), found.Total > 0
-		})
-	v.follow = follow
-	return v
+// chooseListed replaces the filter by the job that has listed what it selects.
+func chooseListed(params, found any) {
+	p, job := params.(*verbs.DeadAct), found.(jobs.Job)
+	*p = verbs.DeadAct{Filter: verbs.Filter{Destination: job.Destination}, Max: p.Max,
+		Bulk: verbs.Bulk{Job: job.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
 }

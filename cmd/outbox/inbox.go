@@ -8,13 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/inbox"
-	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -24,9 +22,9 @@ func (a *app) inboxDead() (list []*cobra.Command) {
 		switch v.Name {
 		case "dead ls":
 			v.Short = "List messages of a stored inbox that could not be applied"
-			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), "dead", cobra.ExactArgs(1)))
+			list = append(list, ofConsumer(a.verb(v, a.specials()[v.Name]), "dead", cobra.ExactArgs(1)))
 		case "dead requeue", "dead discard":
-			list = append(list, ofConsumer(a.verb(v, views()[v.Name]), lastWord(v.Name), cobra.MinimumNArgs(1)))
+			list = append(list, ofConsumer(a.verb(v, a.specials()[v.Name]), lastWord(v.Name), cobra.MinimumNArgs(1)))
 		}
 	}
 	return list
@@ -75,7 +73,7 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 					return err
 				}
 				if err != nil && cmd.Context().Err() == nil {
-					fmt.Fprintf(a.stderr, "the records were not looked after, and will be in %v: %v\n", every, err)
+					fmt.Fprintf(a.Stderr, "the records were not looked after, and will be in %v: %v\n", every, err)
 				}
 				select {
 				case <-time.After(every):
@@ -92,7 +90,7 @@ each time, from cron say; with --every it goes on until it is stopped. Any numbe
 
 // retain takes one look.
 func (a *app) retain(ctx context.Context, out output.Format) error {
-	conn, err := a.operate(ctx)
+	conn, err := a.Operate(ctx)
 	if err != nil {
 		return err
 	}
@@ -106,7 +104,7 @@ func (a *app) retain(ctx context.Context, out output.Format) error {
 		return r.Err
 	}
 	if out == output.AsJSON {
-		return output.JSON(a.stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
+		return output.JSON(a.Stdout, map[string]any{"turned": r.Turned, "emptied": r.Emptied, "held": r.Held})
 	}
 	text := "nothing is due"
 	switch {
@@ -117,50 +115,6 @@ func (a *app) retain(ctx context.Context, out output.Format) error {
 	case r.Held != "":
 		text = "records are kept: " + r.Held
 	}
-	_, err = fmt.Fprintln(a.stdout, text)
+	_, err = fmt.Fprintln(a.Stdout, text)
 	return err
-}
-
-func writeInbox(a *app, _ *struct{}, i *health.Inbox) error {
-	w := a.stdout
-	now := time.Now()
-	state := "closed " + output.Ago(now, i.Closed) + " ago"
-	if i.Closed.IsZero() {
-		state = "still written to by an open transaction, or no retention has run since"
-	}
-	fmt.Fprintf(w, "records are kept for at least %s; current table since %s; the one before: %s\n", printed.Span(i.Window),
-		output.Ago(now, i.Turned), state)
-	if i.Due {
-		fmt.Fprintln(w, "the oldest records could be forgotten: no retention runs (inbox.Retention in a consumer, or: outbox inbox retain)")
-	}
-	fmt.Fprintln(w)
-	t := output.NewTable(w, "TABLE", "ROLE", "SIZE")
-	for _, table := range i.Tables {
-		t.Row(table.Name, table.Role, printed.Bytes(table.Bytes))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if len(i.Consumers) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w)
-	t = output.NewTable(w, "CONSUMER", "KEYS", "GAPS", "STORED", "HELD", "DEAD")
-	for _, c := range i.Consumers {
-		stored := "-"
-		if c.Stored {
-			stored = c.Pending.String()
-		}
-		t.Row(c.Name, c.Keys, c.Gaps, stored, c.Held, c.Dead)
-	}
-	return t.Flush()
-}
-
-func inboxWindow() view {
-	return asks(shows(func(a *app, _ *verbs.InboxWindow, w verbs.Window) error {
-		_, err := fmt.Fprintf(a.stdout, "records are kept for at least %s\n", printed.Span(w.Window))
-		return err
-	}), nil, func(p *verbs.InboxWindow, _ verbs.Window) (string, bool) {
-		return fmt.Sprintf("Keep records for %s?", printed.Span(time.Duration(p.Window))), true
-	})
 }

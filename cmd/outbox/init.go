@@ -48,7 +48,7 @@ It prints ten lines of Go that write an event. Files that are there stay as they
 						found.Files[i].Text = "" // it is in the file
 					}
 				}
-				return output.JSON(a.stdout, found)
+				return output.JSON(a.Stdout, found)
 			}
 			a.printProject(found, dryRun)
 			return nil
@@ -83,7 +83,7 @@ func writeFiles(files []project.File, force bool) error {
 }
 
 func (a *app) printProject(f project.Found, dryRun bool) {
-	say := func(format string, args ...any) { fmt.Fprintf(a.stdout, format+"\n", args...) }
+	say := func(format string, args ...any) { fmt.Fprintf(a.Stdout, format+"\n", args...) }
 	found := func(what, value, otherwise string) {
 		if value == "" {
 			value = otherwise
@@ -107,7 +107,7 @@ func (a *app) printProject(f project.Found, dryRun bool) {
 			text = fmt.Sprintf("%d lines, as outbox migrate sql prints them\n", strings.Count(text, "\n"))
 		}
 		for line := range strings.Lines(text) {
-			fmt.Fprintln(a.stdout, printed.Text(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(a.Stdout, printed.Text(strings.TrimSuffix(line, "\n")))
 		}
 	}
 	if f.Code != "" {

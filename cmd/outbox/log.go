@@ -16,13 +16,13 @@ import (
 func (a *app) newLogger(cfg config.Log) *slog.Logger {
 	level := &a.level
 	_ = level.UnmarshalText([]byte(cfg.Level)) // the configuration allows no other
-	w := redacting{a.stderr, a.redact}
-	if cfg.Format == "json" || cfg.Format == "auto" && !output.IsTerminal(a.stderr) {
+	w := redacting{a.Stderr, a.Redact}
+	if cfg.Format == "json" || cfg.Format == "auto" && !output.IsTerminal(a.Stderr) {
 		a.logger = slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 		return a.logger
 	}
 	a.logger = slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: time.TimeOnly + ".000",
-		NoColor: !a.colours(a.stderr)}))
+		NoColor: !a.Colours(a.Stderr)}))
 	return a.logger
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -16,39 +14,21 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/migrate"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func main() {
-	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.LookupEnv}
+	a := &app{Session: &session.Session{Streams: output.Streams{Stdout: os.Stdout, Stderr: os.Stderr}, Stdin: os.Stdin, Env: os.LookupEnv}}
 	os.Exit(a.main(os.Args[1:]))
-}
-
-// app is one run of the program: where it reads and writes, and the flags that all commands share.
-type app struct {
-	stdin  *os.File
-	stdout io.Writer
-	stderr *os.File
-	env    func(string) (string, bool)
-
-	configFile   string
-	databaseURL  string
-	databaseName string
-	serverURL    string
-	tokenFile    string
-
-	started bool // the command line was understood
-	secrets secrets
-
-	level  slog.LevelVar
-	logger *slog.Logger // the relay's
 }
 
 func (a *app) main(args []string) int {
 	root := a.root()
 	root.SetArgs(args)
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
 	// The first signal asks commands to end in good order, the second one ends the process. Commands say so once ctx
 	// has ended, so signals have their usual effect again before it ends.
 	ctx, end := context.WithCancel(context.Background())
@@ -71,12 +51,12 @@ func (a *app) main(args []string) int {
 	if !a.started {
 		err = exit.Usagef("%w", err)
 	}
-	text := a.redact(err.Error())
+	text := a.Redact(err.Error())
 	code := exit.Code(err)
 	if code == exit.Usage {
 		text += "\nrun the command with --help to see how it is used"
 	}
-	fmt.Fprintln(a.stderr, "outbox: "+text)
+	fmt.Fprintln(a.Stderr, "outbox: "+text)
 	return code
 }
 
@@ -103,7 +83,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		// Errors before this are those of the command line.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.started = true
-			if a.serverURL != "" && cmd.Annotations[isVerb] == "" {
+			if a.ServerURL != "" && cmd.Annotations[isVerb] == "" {
 				return exit.Usagef("%s works on this machine and its database alone: leave out --server", cmd.CommandPath())
 			}
 			return nil
@@ -115,33 +95,19 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 		}
 		return err
 	})
-	root.PersistentFlags().StringVar(&a.configFile, "config", "", "configuration file (default $OUTBOX_CONFIG, then outbox.yaml)")
-	root.PersistentFlags().StringVar(&a.databaseURL, "database-url", "",
-		"database (default $OUTBOX_DATABASE_URL or the file $OUTBOX_DATABASE_URL_FILE, then $DATABASE_URL, then the configuration file)")
-	root.PersistentFlags().StringVar(&a.databaseName, "database", "",
-		"name of the database, where the configuration or the server has several")
-	root.PersistentFlags().StringVar(&a.serverURL, "server", "",
-		"API of a relay, in place of a database (default $OUTBOX_SERVER); $OUTBOX_SERVER_USER and $OUTBOX_SERVER_PASSWORD log in")
-	root.PersistentFlags().StringVar(&a.tokenFile, "server-token-file", "",
-		"file with the bearer token for --server (default $OUTBOX_SERVER_TOKEN_FILE)")
-	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
-	root.AddCommand(a.relayCommand(), a.probeCommand(), a.migrateCommand(), a.attachCommand(), a.verifyCommand(),
+	a.Flags(root)
+	root.AddCommand(a.relayCommand(), a.probeCommand(), group(migrate.Command(a.Session)), migrate.Attach(a.Session), a.verifyCommand(),
 		a.archiveCommand(), a.configCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)
 	}
-	shown := views()
 	for _, v := range verbs.All() {
-		parent, show := root, shown[v.Name]
+		parent := root
 		if first, _, below := strings.Cut(v.Name, " "); below {
 			parent = groups[first]
 		}
-		if show.command != nil {
-			parent.AddCommand(show.command(a, v))
-			continue
-		}
-		parent.AddCommand(a.verb(v, show))
+		parent.AddCommand(a.commandOf(v))
 	}
 	return group(root)
 }
@@ -184,51 +150,6 @@ Messages of a stored inbox that can't be applied become dead letters of the dest
 	}
 }
 
-// views says how the results of verbs are shown to a person.
-func views() map[string]view {
-	return map[string]view{
-		"status":            {command: (*app).statusCommand},
-		"check":             {command: (*app).checkCommand},
-		"doctor":            {command: (*app).doctorCommand},
-		"canary":            sentCanary(),
-		"dead ls":           listLetters(),
-		"dead show":         shows(showLetters),
-		"dead edit":         editLetter(),
-		"dead requeue":      actOnDead("requeue"),
-		"dead ack":          actOnDead("acknowledge"),
-		"dead discard":      actOnDead("discard"),
-		"dead restore":      actOnDead("restore"),
-		"tables dead":       shows(listDeadRows),
-		"tables requeue":    actOnRows[verbs.TablesRequeue]("Have %s delivered once more?", "%s to be delivered once more"),
-		"tables ack":        actOnRows[verbs.TablesAck]("Acknowledge %s?", "%s acknowledged"),
-		"jobs ls":           shows(listJobs, "list"),
-		"jobs show":         shows(showJob),
-		"jobs run":          runJob(),
-		"jobs stop":         actOnJob(),
-		"jobs undo":         undoJob(),
-		"messages find":     shows(listMessages),
-		"messages show":     shows(showMessage),
-		"replay":            replayed(),
-		"destinations ls":   shows(listDestinations, "list"),
-		"destinations move": moveDestination(),
-		"destinations drop": dropDestination(),
-		"inbox status":      shows(writeInbox),
-		"inbox window":      inboxWindow(),
-		"dead group":        shows(groupLetters, "groups"),
-		"holds":             shows(listHolds),
-		"relays":            shows(listRelays),
-		"retention":         shows(listRetention),
-		"audit":             shows(listAudit),
-		"pause":             paused(),
-		"resume":            resumed(),
-		"throttle":          throttled(),
-		"controls":          shows(listControls),
-		"retry":             retried(),
-		"rebase":            rebased(),
-		"handover":          handedOver(),
-	}
-}
-
 // group makes cmd one that only has others below it: alone it prints its help, and what is not below it is
 // wrong usage.
 func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
@@ -246,14 +167,4 @@ func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return cmd
-}
-
-func (a *app) getenv(name string) string {
-	value, _ := a.env(name)
-	return value
-}
-
-// colours reports whether w is a terminal that may be given colours.
-func (a *app) colours(w any) bool {
-	return output.IsTerminal(w) && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/pages"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -101,7 +102,7 @@ func understood(t *testing.T, args []string) error {
 		_, err := os.Stat(filepath.Join(repository, args[2]))
 		return err
 	}
-	root := (&app{stdout: io.Discard, env: func(string) (string, bool) { return "", false }}).root()
+	root := (&app{Session: &session.Session{}}).root()
 	root.InitDefaultCompletionCmd(args[1:]...)
 	cmd, rest, err := root.Find(args[1:])
 	if err == nil {
@@ -372,7 +373,7 @@ var addresses = []struct {
 func TestEveryPagesShellBlocksRun(t *testing.T) {
 	t.Parallel()
 	for _, p := range documentation(t) {
-		script, substitute := session(p)
+		script, substitute := typed(p)
 		if script == "" {
 			continue
 		}
@@ -392,8 +393,8 @@ func TestEveryPagesShellBlocksRun(t *testing.T) {
 	}
 }
 
-// session is what a page has one type, and what puts the tests' servers into it.
-func session(p pages.Page) (script string, substitute func(*testing.T) *strings.Replacer) {
+// typed is what a page has one type, and what puts the tests' servers into it.
+func typed(p pages.Page) (script string, substitute func(*testing.T) *strings.Replacer) {
 	var text strings.Builder
 	for _, b := range p.Blocks {
 		text.WriteString(b.Text)

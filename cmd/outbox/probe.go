@@ -36,7 +36,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
   outbox probe --live --config /etc/outbox/outbox.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(load.Input{Unopened: true}, sets)
+			loaded, err := a.Load(load.Input{Unopened: true}, sets)
 			if err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
 			if err != nil {
 				return err
 			}
-			_, err = io.WriteString(a.stdout, said)
+			_, err = io.WriteString(a.Stdout, said)
 			return err
 		},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func (a *app) relayCommand() *cobra.Command {
@@ -48,7 +49,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			if name != "" {
 				sets = append(sets, "name="+name)
 			}
-			loaded, err := a.load(load.Input{}, sets)
+			loaded, err := a.Load(load.Input{}, sets)
 			if err != nil {
 				return err
 			}
@@ -72,7 +73,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 // than all the rest. Below the limit garbage is collected as usual (GOGC=100): at 50, as much memory was used, and
 // messages cost a sixth more of the relay's processor, those of 10 kB a quarter. GOMEMLIMIT has precedence.
 func (a *app) limitMemory(cfg config.Config) {
-	if a.getenv("GOMEMLIMIT") != "" {
+	if a.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
 	limit := int64(25 << 20)
@@ -120,7 +121,7 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 	}
 	b := thisBuild()
 	d, err := daemon.New(databases, daemon.Options{
-		Several: cfg.Several(), Stdout: a.stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
+		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
 	})
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
@@ -131,19 +132,19 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 // databases are those of the configuration.
 func (a *app) databases(cfg config.Config) (list []daemon.Database, err error) {
 	for _, one := range cfg.All() {
-		at := address{url: one.Database.URL.Text(), origin: "database.url"}
-		if path, _ := a.configPath(); cfg.Several() {
-			at.origin = "database.url of " + one.Name
-		} else if a.databaseURL != "" {
-			at.origin = "--database-url"
+		at := session.Address{URL: one.Database.URL.Text(), Origin: "database.url"}
+		if path := a.ConfigPath(); cfg.Several() {
+			at.Origin = "database.url of " + one.Name
+		} else if a.DatabaseURL != "" {
+			at.Origin = "--database-url"
 		} else if path == "" {
-			at.origin = "the environment"
+			at.Origin = "the environment"
 		}
-		conn, err := a.parse(at)
+		conn, err := a.Parse(at)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, daemon.Database{Name: one.Name, Origin: at.origin, Conn: conn, Config: one.Config})
+		list = append(list, daemon.Database{Name: one.Name, Origin: at.Origin, Conn: conn, Config: one.Config})
 	}
 	return list, nil
 }
@@ -176,7 +177,7 @@ func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.D
 }
 
 func (a *app) reload(d *daemon.Daemon, sets []string) error {
-	loaded, err := a.load(load.Input{}, sets)
+	loaded, err := a.Load(load.Input{}, sets)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
-	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -53,9 +53,9 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 				return err
 			}
 			if out == output.AsJSON {
-				err = output.JSON(a.stdout, v)
+				err = output.JSON(a.Stdout, v)
 			} else {
-				err = writeVerification(a.stdout, v)
+				err = report.Verification(a.Stdout, v)
 			}
 			switch {
 			case err != nil:
@@ -86,19 +86,19 @@ Exit code 0: everything was applied, once and in order per key. 1: it was not, o
 }
 
 func (a *app) verify(ctx context.Context, targetURL string, cfg verify.Config) (*verify.Verification, error) {
-	source, err := a.operate(ctx)
+	source, err := a.Operate(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer connect.Close(source)
 	var target *pgx.Conn
 	if targetURL == "" {
-		target, err = a.connect(ctx)
+		target, err = a.Connect(ctx)
 	} else {
-		at := address{url: targetURL, origin: "--target-url"}
+		at := session.Address{URL: targetURL, Origin: "--target-url"}
 		var parsed *pgx.ConnConfig
-		if parsed, err = a.parse(at); err == nil {
-			target, err = connect.Open(ctx, parsed, at.origin)
+		if parsed, err = a.Parse(at); err == nil {
+			target, err = connect.Open(ctx, parsed, at.Origin)
 		}
 	}
 	if err != nil {
@@ -119,44 +119,4 @@ func whyEmpty(v *verify.Verification) string {
 		"--since, --until, --from-id and --to-id, and at --settle, " +
 		"which leaves the youngest out; what was written before " + v.Oldest.Local().Format(time.DateTime) +
 		" has been removed. Say --allow-empty if there may be none"
-}
-
-func writeVerification(w io.Writer, v *verify.Verification) error {
-	reach := "the outbox is empty"
-	if v.Oldest != nil {
-		reach = "the outbox reaches back to " + v.Oldest.Local().Format(time.DateTime)
-	}
-	fmt.Fprintf(w, "%s committed, %s applied; %s\n", printed.Number(v.Committed), printed.Number(v.Applied), reach)
-	if v.Committed == 0 && v.OK() {
-		return nil
-	}
-	if v.OK() {
-		_, err := fmt.Fprintln(w, "nothing is missing, doubled or inverted")
-		return err
-	}
-	t := output.NewTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
-	row := func(fault string, m verify.Message, detail string) {
-		t.Row(fault, m.MessageID, m.Position, m.Topic, output.Short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
-	}
-	for _, m := range v.Missing.List {
-		row("missing", m, "was not applied")
-	}
-	for _, m := range v.Doubled.List {
-		row("doubled", m, fmt.Sprintf("was applied %d times", m.Times))
-	}
-	for _, m := range v.Inverted.List {
-		row("inverted", m.Message, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
-	}
-	for _, g := range v.Gaps.List {
-		t.Row("gap", "", "", g.Topic, output.Short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
-			"the consumer has not seen these numbers")
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	named := len(v.Missing.List) + len(v.Doubled.List) + len(v.Inverted.List) + len(v.Gaps.List)
-	if all := v.Missing.N + v.Doubled.N + v.Inverted.N + v.Gaps.N; all > int64(named) {
-		fmt.Fprintf(w, "and %s more: raise --limit\n", printed.Number(all-int64(named)))
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,8 @@ type build struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Schema   int    `json:"schema"`
+
+	time *time.Time // of the revision, nil if it is not recorded
 }
 
 func thisBuild() build {
@@ -35,6 +38,10 @@ func thisBuild() build {
 			switch s.Key {
 			case "vcs.revision":
 				b.Revision = s.Value
+			case "vcs.time":
+				if at, err := time.Parse(time.RFC3339, s.Value); err == nil {
+					b.time = &at
+				}
 			case "vcs.modified":
 				b.Modified = s.Value == "true"
 			}
@@ -55,9 +62,9 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
 			if out == output.AsJSON {
-				return output.JSON(a.stdout, b)
+				return output.JSON(a.Stdout, b)
 			}
-			_, err := fmt.Fprintf(a.stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
+			_, err := fmt.Fprintf(a.Stdout, "outbox %s (schema %d, %s, %s)\n", b.Version, b.Schema, b.Go, b.Platform)
 			return err
 		},
 	}

@@ -949,7 +949,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "a table ends though a row has begun to wait",
-		file:  "cmd/outbox/migrate_from.go",
+		file:  "cmd/internal/migrate/from.go",
 		old:   "    IF n > 0 THEN\n",
 		wrong: "    IF n < 0 THEN\n",
 		pkg:   "./cmd/outbox", run: "TestTheEndOfATableFindsRowsThatBeganToWait",
@@ -1271,7 +1271,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "rights that the server did not give are called given",
-		file:  "cmd/outbox/migrate.go",
+		file:  "cmd/internal/migrate/migrate.go",
 		old:   `if sqlstate.Of(err) == "42501" || err == nil && len(warned) > 0 {`,
 		wrong: `if sqlstate.Of(err) == "42501" {`,
 		pkg:   "./cmd/outbox", run: "TestErrorsAtTheStartSayWhatToDo",

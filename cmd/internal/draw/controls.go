@@ -1,4 +1,4 @@
-package main
+package draw
 
 import (
 	"fmt"
@@ -11,32 +11,32 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func paused() view {
-	return asks(shows(func(a *app, _ *verbs.Pause, c admin.Control) error {
-		_, err := fmt.Fprintf(a.stdout, "paused %s %s; relays obey within about a second\n", output.Clean(c.Target.String()), untilText(c))
+func pause() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Pause, c admin.Control) error {
+		_, err := fmt.Fprintf(to.Stdout, "paused %s %s; relays obey within about a second\n", output.Clean(c.Target.String()), untilText(c))
 		return err
 	}), nil, func(p *verbs.Pause, _ admin.Control) (string, bool) {
 		return fmt.Sprintf("Pause %s?", output.Clean(admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}.String())), true
 	})
 }
 
-func resumed() view {
-	return asks(shows(func(a *app, _ *verbs.Resume, ended []admin.Control) error {
+func resume() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Resume, ended []admin.Control) error {
 		for _, c := range ended {
-			fmt.Fprintf(a.stdout, "resumed %s, which %s had paused %s ago\n", output.Clean(c.Target.String()), output.Clean(c.Actor),
+			fmt.Fprintf(to.Stdout, "resumed %s, which %s had paused %s ago\n", output.Clean(c.Target.String()), output.Clean(c.Actor),
 				printed.Span(time.Since(c.Since)))
 		}
 		return nil
 	}), nil, func(*verbs.Resume, []admin.Control) (string, bool) { return "", true })
 }
 
-func retried() view {
-	return asks(shows(func(a *app, _ *verbs.Retry, r jobs.Retried) error {
+func retry() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Retry, r jobs.Retried) error {
 		more := ""
 		if r.More {
 			more = "; there may be more: run it again"
 		}
-		_, err := fmt.Fprintf(a.stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
+		_, err := fmt.Fprintf(to.Stdout, "%d keys of %s are due; relays notice within about five seconds%s\n", r.Keys,
 			output.Clean(r.Destination), more)
 		return err
 	}), nil, func(_ *verbs.Retry, r jobs.Retried) (string, bool) {
@@ -44,13 +44,13 @@ func retried() view {
 	})
 }
 
-func throttled() view {
-	return asks(shows(func(a *app, _ *verbs.Throttle, c admin.Control) error {
+func throttle() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Throttle, c admin.Control) error {
 		text := fmt.Sprintf("%s gets at most %v messages a second %s", output.Clean(c.Destination), c.Rate, untilText(c))
 		if c.Rate == 0 {
 			text = output.Clean(c.Destination) + " is bound by its configuration alone"
 		}
-		_, err := fmt.Fprintln(a.stdout, text+"; relays obey within about a second")
+		_, err := fmt.Fprintln(to.Stdout, text+"; relays obey within about a second")
 		return err
 	}), nil, func(p *verbs.Throttle, _ admin.Control) (string, bool) {
 		if p.Rate == 0 {
@@ -60,12 +60,12 @@ func throttled() view {
 	})
 }
 
-func listControls(a *app, _ *verbs.Controls, list []admin.Control) error {
+func listControls(to output.Streams, _ *verbs.Controls, list []admin.Control) error {
 	if len(list) == 0 {
-		fmt.Fprintln(a.stderr, "none: nothing is paused or throttled")
+		fmt.Fprintln(to.Stderr, "none: nothing is paused or throttled")
 		return nil
 	}
-	t := output.NewTable(a.stdout, "DESTINATION", "TOPIC", "KEY", "RATE", "SINCE", "UNTIL", "BY", "REASON")
+	t := output.NewTable(to.Stdout, "DESTINATION", "TOPIC", "KEY", "RATE", "SINCE", "UNTIL", "BY", "REASON")
 	now := time.Now()
 	for _, c := range list {
 		rate := "paused"

@@ -1,4 +1,4 @@
-package main
+package session
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
-// server is the API to use in place of a database, "" for none. An address of a database that is given goes before the
+// Server is the API to use in place of a database, "" for none. An address of a database that is given goes before the
 // environment's server.
-func (a *app) server() string {
-	if a.serverURL == "" && a.databaseURL == "" {
-		return a.getenv("OUTBOX_SERVER")
+func (s *Session) Server() string {
+	if s.ServerURL == "" && s.DatabaseURL == "" {
+		return s.Getenv("OUTBOX_SERVER")
 	}
-	return a.serverURL
+	return s.ServerURL
 }
 
-// remote is a seat at a relay's API.
+// remote runs verbs at a relay's API.
 type remote struct {
 	base   *url.URL
 	login  func(*http.Request)
@@ -31,8 +31,8 @@ type remote struct {
 }
 
 // remote reads who logs in where. Its errors repeat no secret.
-func (a *app) remote(server string) (seat, error) {
-	if a.databaseURL != "" {
+func (s *Session) remote(server string) (Runner, error) {
+	if s.DatabaseURL != "" {
 		return nil, exit.Usagef("--server and --database-url exclude each other")
 	}
 	base, err := url.Parse(server)
@@ -43,17 +43,17 @@ func (a *app) remote(server string) (seat, error) {
 		return nil, exit.Usagef("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
 			"OUTBOX_SERVER_PASSWORD, or --server-token-file")
 	}
-	if a.databaseName != "" {
-		base = base.JoinPath("databases", a.databaseName)
+	if s.databaseName != "" {
+		base = base.JoinPath("databases", s.databaseName)
 	}
 	r := remote{base: base, login: func(*http.Request) {}, client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("it redirects elsewhere, where no credentials are sent: correct --server")
 	}}}
-	file := a.tokenFile
+	file := s.tokenFile
 	if file == "" {
-		file = a.getenv("OUTBOX_SERVER_TOKEN_FILE")
+		file = s.Getenv("OUTBOX_SERVER_TOKEN_FILE")
 	}
-	user, password := a.getenv("OUTBOX_SERVER_USER"), a.getenv("OUTBOX_SERVER_PASSWORD")
+	user, password := s.Getenv("OUTBOX_SERVER_USER"), s.Getenv("OUTBOX_SERVER_PASSWORD")
 	switch {
 	case file != "":
 		text, err := os.ReadFile(file)
@@ -61,16 +61,16 @@ func (a *app) remote(server string) (seat, error) {
 			return nil, exit.With(exit.Config, fmt.Errorf("--server-token-file: %w", err))
 		}
 		token := strings.TrimSpace(string(text))
-		a.secrets.add(token)
+		s.secrets.add(token)
 		r.login = func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token) }
 	case user != "":
-		a.secrets.add(password)
+		s.secrets.add(password)
 		r.login = func(q *http.Request) { q.SetBasicAuth(user, password) }
 	}
 	return r, nil
 }
 
-func (r remote) run(ctx context.Context, v verbs.Verb, _ string, params any) (any, error) {
+func (r remote) Run(ctx context.Context, v verbs.Verb, _ string, params any) (any, error) {
 	request, err := rest.Request(ctx, r.base, v, params)
 	if err != nil {
 		return nil, err
@@ -89,4 +89,4 @@ func (r remote) run(ctx context.Context, v verbs.Verb, _ string, params any) (an
 	return rest.Result(v, answer)
 }
 
-func (r remote) close() { r.client.CloseIdleConnections() }
+func (r remote) Close() { r.client.CloseIdleConnections() }

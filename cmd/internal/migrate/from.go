@@ -1,4 +1,4 @@
-package main
+package migrate
 
 import (
 	"context"
@@ -14,12 +14,13 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/schema"
 )
 
-func (a *app) migrateFromCommand() *cobra.Command {
+func from(s *session.Session) *cobra.Command {
 	var table string
 	var step, undo int
 	cmd := &cobra.Command{
@@ -47,13 +48,13 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 				if err != nil {
 					return exit.Usagef("%w", err)
 				}
-				return a.apply(cmd.Context(), lockTimeout+rename(moved(name), name))
+				return execute(cmd.Context(), s, lockTimeout+rename(moved(name), name))
 			}
-			return a.on(a.operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+			return s.On(s.Operate, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 				if step == 5 { // the configuration has no source by then
-					return a.moveEnd(ctx, conn, table)
+					return moveEnd(ctx, s, conn, table)
 				}
-				m, err := a.move(ctx, conn, table)
+				m, err := readMove(ctx, s, conn, table)
 				switch {
 				case err != nil:
 					return err
@@ -62,7 +63,7 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 				case step == 2:
 					return m.finish(ctx)
 				case undo == 1:
-					return a.apply(ctx, lockTimeout+m.back)
+					return execute(ctx, s, lockTimeout+m.back)
 				}
 				return m.print(ctx)
 			})(cmd, args)
@@ -76,7 +77,7 @@ proposes. Run it as the table's owner, or as a role with its rights. The owner h
 
 // move is the way from a table to the default one.
 type move struct {
-	*app
+	*session.Session
 	conn        *pgx.Conn
 	table       *mapping.Table
 	m           mapping.Mapping
@@ -85,18 +86,19 @@ type move struct {
 	note        string // what begin changes for the application
 }
 
-func (a *app) move(ctx context.Context, conn *pgx.Conn, table string) (*move, error) {
+// readMove reads how the table is read now, and what leads from it.
+func readMove(ctx context.Context, s *session.Session, conn *pgx.Conn, table string) (*move, error) {
 	report, err := mapping.Doctor(ctx, conn, table)
 	if err != nil {
 		return nil, err
 	}
-	v := &move{app: a, conn: conn, m: report.Mapping, by: "as the doctor proposes"}
+	v := &move{Session: s, conn: conn, m: report.Mapping, by: "as the doctor proposes"}
 	strategy := report.Strategy
 	if v.table, err = readTable(ctx, conn, table); err != nil {
 		return nil, err
 	}
-	if path, _ := a.configPath(); path != "" {
-		loaded, err := a.load(load.Input{Unopened: true}, nil)
+	if path := s.ConfigPath(); path != "" {
+		loaded, err := s.Load(load.Input{Unopened: true}, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -133,10 +135,10 @@ func moved(name mapping.TableName) mapping.TableName {
 
 // copy does step 1.
 func (v *move) copy(ctx context.Context) error {
-	if err := v.apply(ctx, lockTimeout+v.begin); err != nil {
+	if err := execute(ctx, v.Session, lockTimeout+v.begin); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(v.stdout, v.note)
+	_, err := fmt.Fprintln(v.Stdout, v.note)
 	return err
 }
 
@@ -152,7 +154,7 @@ func (v *move) print(ctx context.Context) error {
 	name := v.table.TableName()
 	run := "outbox migrate from --table " + v.m.Table
 	indent := func(sql string) string { return "     " + strings.ReplaceAll(strings.TrimSpace(sql), "\n", "\n     ") }
-	_, err = fmt.Fprintf(v.stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
+	_, err = fmt.Fprintf(v.Stdout, `From %[1]s, read %[2]s, to outbox.messages. Each step can be taken back.
 
 1. Copy. From here on each new row that waits becomes a message of the outbox as well, in its own transaction, and is
    marked as delivered. What waits already, what is inserted as blocked or claimed by a status, and what begins to wait
@@ -184,7 +186,7 @@ Then compare: outbox verify --consumer NAME. When you are content, drop the tabl
 
 // moveEnd renames the table. Rows may have begun to wait since step 2: by an UPDATE, or because step 1 doesn't copy a
 // row that is inserted as blocked or claimed.
-func (a *app) moveEnd(ctx context.Context, conn *pgx.Conn, table string) error {
+func moveEnd(ctx context.Context, s *session.Session, conn *pgx.Conn, table string) error {
 	t, err := readTable(ctx, conn, table)
 	if err != nil {
 		return err
@@ -196,7 +198,7 @@ func (a *app) moveEnd(ctx context.Context, conn *pgx.Conn, table string) error {
 	case !copies || finished == nil:
 		return errors.New("rows may wait in the table: do steps 1 and 2 first")
 	}
-	return a.apply(ctx, lockTimeout+moveEndSQL(t.TableName(), finished))
+	return execute(ctx, s, lockTimeout+moveEndSQL(t.TableName(), finished))
 }
 
 // moveEndSQL renames the table if no row waits in it. No row can begin to wait in between.
@@ -260,11 +262,11 @@ func (v *move) finish(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("note that nothing waits: %w", err)
 			}
-			fmt.Fprintln(v.stderr, "nothing waits in the table; stop its relay, and go on with step 3")
+			fmt.Fprintln(v.Stderr, "nothing waits in the table; stop its relay, and go on with step 3")
 			return nil
 		}
 		if n != said {
-			fmt.Fprintf(v.stderr, "%s for the relay that reads the table\n", printed.Many(n, "row waits", "rows wait"))
+			fmt.Fprintf(v.Stderr, "%s for the relay that reads the table\n", printed.Many(n, "row waits", "rows wait"))
 			said = n
 		}
 		select {

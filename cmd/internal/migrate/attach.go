@@ -1,4 +1,4 @@
-package main
+package migrate
 
 import (
 	"context"
@@ -8,13 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 // newLine ends a comment of SQL, and a quoted name may have one.
 var newLine = regexp.MustCompile(`[\r\n]`)
 
-func (a *app) attachCommand() *cobra.Command {
+// Attach is "outbox attach".
+func Attach(s *session.Session) *cobra.Command {
 	var plan schema.Attachment
 	var remove, dry bool
 	cmd := &cobra.Command{
@@ -36,7 +38,7 @@ writes with the owner's rights, and the application's role needs none. It may be
   outbox attach shop.orders --columns id,status,total --on insert,update
   outbox attach orders --remove`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
+		RunE: s.On(s.Connect, func(ctx context.Context, conn *pgx.Conn, args []string) error {
 			plan.Table = args[0]
 			var trigger schema.Trigger
 			var err error
@@ -53,14 +55,14 @@ writes with the owner's rights, and the application's role needs none. It may be
 				for _, note := range trigger.Notes {
 					sql = "-- " + newLine.ReplaceAllString(note, "$0-- ") + "\n" + sql
 				}
-				_, err := fmt.Fprint(a.stdout, sql)
+				_, err := fmt.Fprint(s.Stdout, sql)
 				return err
 			}
-			if err := a.apply(ctx, lockTimeout+sql); err != nil {
+			if err := execute(ctx, s, lockTimeout+sql); err != nil {
 				return err
 			}
 			for _, note := range trigger.Notes {
-				_, _ = fmt.Fprintln(a.stdout, note)
+				_, _ = fmt.Fprintln(s.Stdout, note)
 			}
 			return nil
 		}),

@@ -1,4 +1,4 @@
-package main
+package draw
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func rebased() view {
-	return asks(shows(func(a *app, _ *verbs.Rebase, done []destinations.Rebased) error {
+func rebase() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Rebase, done []destinations.Rebased) error {
 		if len(done) == 0 {
-			fmt.Fprintln(a.stderr, "nothing to do: the cursor is of this cluster")
+			fmt.Fprintln(to.Stderr, "nothing to do: the cursor is of this cluster")
 		}
 		for _, d := range done {
-			fmt.Fprintf(a.stdout, "rebased %s: %s to be delivered\n", output.Clean(d.Destination), printed.Many(d.Held, "message", "messages"))
+			fmt.Fprintf(to.Stdout, "rebased %s: %s to be delivered\n", output.Clean(d.Destination), printed.Many(d.Held, "message", "messages"))
 		}
 		return nil
 	}), nil, func(p *verbs.Rebase, _ []destinations.Rebased) (string, bool) {

@@ -1,4 +1,4 @@
-package main
+package draw
 
 import (
 	"fmt"
@@ -11,12 +11,12 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-func listDeadRows(a *app, p *verbs.TablesDead, rows []jobs.DeadRow) error {
+func listDeadRows(to output.Streams, p *verbs.TablesDead, rows []jobs.DeadRow) error {
 	if len(rows) == 0 {
-		fmt.Fprintln(a.stderr, "none")
+		fmt.Fprintln(to.Stderr, "none")
 		return nil
 	}
-	t := output.NewTable(a.stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
+	t := output.NewTable(to.Stdout, "ID", "MESSAGE ID", "EVENT TYPE", "ATTEMPTS", "AGE", "ERROR")
 	now := time.Now()
 	for _, r := range rows {
 		age := "-"
@@ -32,21 +32,21 @@ func listDeadRows(a *app, p *verbs.TablesDead, rows []jobs.DeadRow) error {
 	if p.Blocked {
 		command += " --blocked"
 	}
-	fmt.Fprintf(a.stderr, "to have one delivered once more, when its cause is gone: %s --destination %s ID\n", command,
+	fmt.Fprintf(to.Stderr, "to have one delivered once more, when its cause is gone: %s --destination %s ID\n", command,
 		shell.Word(p.Destination))
 	if len(rows) == p.Limit {
-		fmt.Fprintf(a.stderr, "there may be more than %d: --limit\n", p.Limit)
+		fmt.Fprintf(to.Stderr, "there may be more than %d: --limit\n", p.Limit)
 	}
 	return nil
 }
 
 // actOnRows is the view of a verb that acts on dead letters of a table. Both texts have a place for their number.
-func actOnRows[P any](ask, done string) view {
-	return asks(shows(func(a *app, _ *P, out jobs.RowOutcome) error {
-		_, err := fmt.Fprintf(a.stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
+func actOnRows[P any](ask, done string) View {
+	return asks(shows(func(to output.Streams, _ *P, out jobs.RowOutcome) error {
+		_, err := fmt.Fprintf(to.Stdout, done+"\n", printed.Many(out.Rows, "message", "messages"))
 		return err
-	}), func(a *app, _ *P, found jobs.RowOutcome) error {
-		_, err := fmt.Fprintf(a.stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), output.Clean(found.Table))
+	}), func(to output.Streams, _ *P, found jobs.RowOutcome) error {
+		_, err := fmt.Fprintf(to.Stdout, "%s of table %s\n", printed.Many(found.Rows, "message", "messages"), output.Clean(found.Table))
 		return err
 	}, func(_ *P, found jobs.RowOutcome) (string, bool) {
 		return fmt.Sprintf(ask, printed.Many(found.Rows, "message", "messages")), found.Rows > 0

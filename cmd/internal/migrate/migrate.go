@@ -1,4 +1,5 @@
-package main
+// Package migrate has the commands that install the outbox's tables and lead to them: "migrate" and "attach".
+package migrate
 
 import (
 	"context"
@@ -12,19 +13,23 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/schema"
 )
 
-func (a *app) migrateCommand() *cobra.Command {
-	return group(&cobra.Command{
+// Command is "outbox migrate".
+func Command(s *session.Session) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Install and update the outbox's tables",
-	}, a.migrateUpCommand(), a.migrateStatusCommand(), a.migrateSQLCommand(), a.migrateGrantsCommand(), a.migrateSourcesCommand(),
-		a.migrateFromCommand())
+	}
+	cmd.AddCommand(up(s), status(s), sql(s), grants(s), sources(s), from(s))
+	return cmd
 }
 
-func (a *app) migrateUpCommand() *cobra.Command {
+func up(s *session.Session) *cobra.Command {
 	var cfg schema.UpConfig
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -34,20 +39,20 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 		Example: `  outbox migrate up --database-url postgres://owner@localhost/orders
   outbox migrate up --dry-run`,
 		Args: cobra.NoArgs,
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: s.On(s.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			applied, err := schema.Up(ctx, conn, cfg)
 			verb := "applied"
 			if cfg.DryRun {
 				verb = "would apply"
 			}
 			for _, m := range applied {
-				fmt.Fprintln(a.stdout, verb, m)
+				fmt.Fprintln(s.Stdout, verb, m)
 			}
 			if err != nil {
 				return err
 			}
 			if len(applied) == 0 {
-				fmt.Fprintf(a.stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
+				fmt.Fprintf(s.Stdout, "nothing to do: database %q has version %d\n", conn.Config().Database, schema.Latest())
 			}
 			return nil
 		}),
@@ -59,33 +64,26 @@ at once. Run it as the owner of the database, or of a schema named outbox.`,
 	return cmd
 }
 
-// migration is a line of "migrate status".
-type migration struct {
-	Version   int       `json:"version"`
-	Name      string    `json:"name"`
-	AppliedAt time.Time `json:"applied_at,omitzero"`
-}
-
-func (a *app) migrateStatusCommand() *cobra.Command {
+func status(s *session.Session) *cobra.Command {
 	var out output.Format
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show which migrations the database has",
 		Args:  cobra.NoArgs,
-		RunE: a.on(a.connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
+		RunE: s.On(s.Connect, func(ctx context.Context, conn *pgx.Conn, _ []string) error {
 			state, err := schema.Status(ctx, conn)
 			if err != nil {
 				return err
 			}
-			var all []migration
+			var all []report.Migration
 			for _, m := range state.Applied {
-				all = append(all, migration{m.Version, m.Name, m.AppliedAt})
+				all = append(all, report.Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt})
 			}
 			for _, m := range state.Pending {
-				all = append(all, migration{Version: m.Version, Name: m.Name})
+				all = append(all, report.Migration{Version: m.Version, Name: m.Name})
 			}
-			if err := a.printMigrations(out, state, all); err != nil {
+			if err := report.Migrations(s.Streams, out, state, all); err != nil {
 				return err
 			}
 			if strict && len(state.Pending) > 0 {
@@ -99,33 +97,7 @@ func (a *app) migrateStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printMigrations(out output.Format, state schema.State, all []migration) error {
-	switch out {
-	case output.AsJSON:
-		return output.JSON(a.stdout, struct {
-			Database   string      `json:"database"`
-			Server     string      `json:"server"`
-			Version    int         `json:"version"`
-			Latest     int         `json:"latest"`
-			Migrations []migration `json:"migrations"`
-		}{state.Database, state.Server, state.Version, state.Latest, all})
-	case output.AsJSONL:
-		return output.JSONL(a.stdout, all)
-	}
-	fmt.Fprintf(a.stdout, "database %s, PostgreSQL %s: version %d of %d\n\n", output.Clean(state.Database), state.Server,
-		state.Version, state.Latest)
-	t := output.NewTable(a.stdout, "VERSION", "NAME", "APPLIED")
-	for _, m := range all {
-		applied := "pending"
-		if !m.AppliedAt.IsZero() {
-			applied = m.AppliedAt.Local().Format(time.DateTime)
-		}
-		t.Row(fmt.Sprintf("%04d", m.Version), m.Name, applied)
-	}
-	return t.Flush()
-}
-
-func (a *app) migrateSQLCommand() *cobra.Command {
+func sql(s *session.Session) *cobra.Command {
 	from, to := 0, schema.Latest()
 	cmd := &cobra.Command{
 		Use:   "sql",
@@ -138,7 +110,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 			if err != nil {
 				return exit.Usagef("%w", err)
 			}
-			_, err = fmt.Fprint(a.stdout, text)
+			_, err = fmt.Fprint(s.Stdout, text)
 			return err
 		},
 	}
@@ -147,7 +119,7 @@ func (a *app) migrateSQLCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) migrateGrantsCommand() *cobra.Command {
+func grants(s *session.Session) *cobra.Command {
 	var writer, relay, viewer, consumer, emitter string
 	var apply bool
 	cmd := &cobra.Command{
@@ -171,9 +143,9 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 				text += schema.EmitterGrants(emitter)
 			}
 			if apply {
-				return a.apply(cmd.Context(), text)
+				return execute(cmd.Context(), s, text)
 			}
-			_, err := fmt.Fprint(a.stdout, text)
+			_, err := fmt.Fprint(s.Stdout, text)
 			return err
 		},
 	}
@@ -187,13 +159,13 @@ address, and nothing is changed unless that role may give all of them. docs/trus
 	return cmd
 }
 
-// apply runs statements that grant and revoke as one transaction.
-func (a *app) apply(ctx context.Context, sql string) error {
-	at, err := a.database()
+// execute runs statements that grant and revoke as one transaction.
+func execute(ctx context.Context, s *session.Session, sql string) error {
+	at, err := s.Database()
 	if err != nil {
 		return err
 	}
-	cfg, err := a.parse(at)
+	cfg, err := s.Parse(at)
 	if err != nil {
 		return err
 	}
@@ -204,7 +176,7 @@ func (a *app) apply(ctx context.Context, sql string) error {
 			warned = append(warned, n.Message)
 		}
 	}
-	conn, err := connect.Open(ctx, cfg, at.origin)
+	conn, err := connect.Open(ctx, cfg, at.Origin)
 	if err != nil {
 		return err
 	}
@@ -228,6 +200,6 @@ func (a *app) apply(ctx context.Context, sql string) error {
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	fmt.Fprintln(a.stderr, "done")
+	fmt.Fprintln(s.Stderr, "done")
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package draw
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-func listMessages(a *app, _ *verbs.MessagesFind, found find.FoundMessages) error {
+func listMessages(to output.Streams, _ *verbs.MessagesFind, found find.FoundMessages) error {
 	if len(found.Messages) > 0 {
-		t := output.NewTable(a.stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
+		t := output.NewTable(to.Stdout, "MESSAGE ID", "POSITION", "TRANSACTION", "SEGMENT", "TOPIC", "KEY", "EVENT TYPE", "AGE")
 		now := time.Now()
 		for _, m := range found.Messages {
 			t.Row(m.MessageID, m.Position, m.Transaction, m.Segment, m.Topic, output.Short(m.Key, 40), m.EventType, output.Ago(now, m.CreatedAt))
@@ -22,22 +22,22 @@ func listMessages(a *app, _ *verbs.MessagesFind, found find.FoundMessages) error
 			return err
 		}
 	} else {
-		fmt.Fprintln(a.stderr, "none")
+		fmt.Fprintln(to.Stderr, "none")
 	}
-	fmt.Fprintf(a.stderr, "looked through %d of %d segments, %s, in %s\n", found.Segments, found.Of,
+	fmt.Fprintf(to.Stderr, "looked through %d of %d segments, %s, in %s\n", found.Segments, found.Of,
 		printed.Many(found.Looked, "message", "messages"), printed.Span(time.Duration(found.Seconds*float64(time.Second))))
 	if found.Next != "" {
-		fmt.Fprintf(a.stderr, "there may be more: add --after %s\n", found.Next)
+		fmt.Fprintf(to.Stderr, "there may be more: add --after %s\n", found.Next)
 	}
 	return nil
 }
 
-func showMessage(a *app, p *verbs.MessagesShow, lives []find.MessageLife) error {
+func showMessages(to output.Streams, p *verbs.MessagesShow, lives []find.MessageLife) error {
 	for i, l := range lives {
 		if i > 0 {
-			fmt.Fprintln(a.stdout)
+			fmt.Fprintln(to.Stdout)
 		}
-		t := output.NewTable(a.stdout, "message id", l.MessageID.String())
+		t := output.NewTable(to.Stdout, "message id", l.MessageID.String())
 		t.Row("position", l.Position)
 		if l.Transaction == "" {
 			t.Row("transaction", "unknown: its segment has been emptied")
@@ -65,8 +65,8 @@ func showMessage(a *app, p *verbs.MessagesShow, lives []find.MessageLife) error 
 		if len(l.Destinations) == 0 {
 			continue
 		}
-		fmt.Fprintln(a.stdout)
-		t = output.NewTable(a.stdout, "DESTINATION", "STATE", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
+		fmt.Fprintln(to.Stdout)
+		t = output.NewTable(to.Stdout, "DESTINATION", "STATE", "ATTEMPTS", "SINCE", "NEXT TRY", "ERROR")
 		now := time.Now()
 		for _, d := range l.Destinations {
 			since, next := "", ""

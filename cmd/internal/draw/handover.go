@@ -1,4 +1,4 @@
-package main
+package draw
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
-func handedOver() view {
-	v := asks(shows(func(a *app, _ *verbs.Handover, done verbs.HandedOver) error {
-		_, err := fmt.Fprintf(a.stdout, "%s is read by %s\n", output.Clean(done.Destination), done.To)
+func handover() View {
+	return asks(shows(func(to output.Streams, _ *verbs.Handover, done verbs.HandedOver) error {
+		_, err := fmt.Fprintf(to.Stdout, "%s is read by %s\n", output.Clean(done.Destination), done.To)
 		return err
 	}), nil, func(p *verbs.Handover, _ verbs.HandedOver) (string, bool) {
 		if p.To == destinations.ByLog {
@@ -18,9 +18,4 @@ func handedOver() view {
 		}
 		return "Stop reading the write-ahead log for " + output.Clean(p.Destination) + ", and drop its slot?", true
 	})
-	v.prepare = func(a *app, params any, _ output.Format) error {
-		params.(*verbs.Handover).Observe = func(waitsFor string) { fmt.Fprintln(a.stderr, "waiting:", output.Clean(waitsFor)) }
-		return nil
-	}
-	return v
 }

@@ -1,4 +1,4 @@
-package main
+package migrate
 
 import (
 	"context"
@@ -10,10 +10,11 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-func (a *app) migrateSourcesCommand() *cobra.Command {
+func sources(s *session.Session) *cobra.Command {
 	var apply bool
 	cmd := &cobra.Command{
 		Use:   "sources",
@@ -29,24 +30,24 @@ so (create_stream, create_topics).`,
   outbox migrate sources --apply`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := a.load(load.Input{Unopened: true}, nil)
+			loaded, err := s.Load(load.Input{Unopened: true}, nil)
 			if err != nil {
 				return err
 			}
 			found := 0
 			for _, one := range loaded.Config.All() {
-				at := address{url: one.Database.URL.Text(), origin: "database.url"}
+				at := session.Address{URL: one.Database.URL.Text(), Origin: "database.url"}
 				if loaded.Config.Several() {
-					at.origin += " of " + one.Name
+					at.Origin += " of " + one.Name
 				}
-				n, err := a.prepare(cmd.Context(), at, one, apply)
+				n, err := prepare(cmd.Context(), s, at, one, apply)
 				if err != nil {
 					return err
 				}
 				found += n
 			}
 			if found == 0 {
-				fmt.Fprintln(a.stderr, "nothing is missing")
+				fmt.Fprintln(s.Stderr, "nothing is missing")
 			}
 			return nil
 		},
@@ -57,12 +58,12 @@ so (create_stream, create_topics).`,
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
 // What several destinations need is printed once.
-func (a *app) prepare(ctx context.Context, at address, one config.One, apply bool) (found int, err error) {
-	cfg, err := a.parse(at)
+func prepare(ctx context.Context, s *session.Session, at session.Address, one config.One, apply bool) (found int, err error) {
+	cfg, err := s.Parse(at)
 	if err != nil {
 		return 0, err
 	}
-	conn, err := connect.Open(ctx, cfg, at.origin)
+	conn, err := connect.Open(ctx, cfg, at.Origin)
 	if err != nil {
 		return 0, err
 	}
@@ -78,25 +79,25 @@ func (a *app) prepare(ctx context.Context, at address, one config.One, apply boo
 		if err != nil {
 			return found, fmt.Errorf("%s: %w", d.Name, err)
 		}
-		for _, s := range missing {
+		for _, part := range missing {
 			if !apply {
-				sql := s.SQL
-				if made[s.What] && !printed[sql] {
-					sql = s.Again
+				sql := part.SQL
+				if made[part.What] && !printed[sql] {
+					sql = part.Again
 				}
-				made[s.What] = true
+				made[part.What] = true
 				if sql != "" && !printed[sql] {
 					found++
 					printed[sql] = true
-					fmt.Fprintln(a.stdout, sql)
+					fmt.Fprintln(s.Stdout, sql)
 				}
 				continue
 			}
 			found++
-			if _, err := conn.Exec(ctx, s.SQL); err != nil {
-				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, s.What, s.SQL, err)
+			if _, err := conn.Exec(ctx, part.SQL); err != nil {
+				return found, fmt.Errorf("%s: create the %s (%s): %w", d.Name, part.What, part.SQL, err)
 			}
-			fmt.Fprintln(a.stdout, "created the", s.What)
+			fmt.Fprintln(s.Stdout, "created the", part.What)
 		}
 	}
 	return found, nil

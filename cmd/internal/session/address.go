@@ -1,0 +1,76 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/pgoutbox/outbox/cmd/internal/exit"
+)
+
+// Address is a database's URL and where it was found.
+type Address struct {
+	URL    string
+	Origin string
+
+	Name         string   // of the configuration, where it has several databases
+	Destinations []string // of the configuration
+}
+
+// Database is the one that a command works on.
+func (s *Session) Database() (Address, error) {
+	all, err := s.addresses()
+	if err != nil {
+		return Address{}, err
+	}
+	if len(all) > 1 {
+		path := s.ConfigPath()
+		return Address{}, exit.Usagef("%s has several databases: name one with --database: %s", path, strings.Join(names(all), ", "))
+	}
+	return all[0], nil
+}
+
+func names(all []Address) (list []string) {
+	for _, at := range all {
+		list = append(list, at.Name)
+	}
+	return list
+}
+
+// addresses finds all databases by precedence: flag, environment, configuration file. Only the last may have several.
+func (s *Session) addresses() ([]Address, error) {
+	if s.databaseName != "" {
+		if s.DatabaseURL != "" {
+			return nil, exit.Usagef("--database and --database-url exclude each other")
+		}
+		return s.configuredDatabases()
+	}
+	if s.DatabaseURL != "" {
+		return []Address{{URL: s.DatabaseURL, Origin: "--database-url"}}, nil
+	}
+	for _, name := range []string{"OUTBOX_DATABASE_URL", "OUTBOX_DATABASE_URL_FILE", "DATABASE_URL"} {
+		value := s.Getenv(name)
+		if value == "" {
+			continue
+		}
+		if strings.HasSuffix(name, "_FILE") {
+			text, err := os.ReadFile(value)
+			if err != nil {
+				return nil, exit.With(exit.Config, fmt.Errorf("%s: %w", name, err))
+			}
+			value = strings.TrimRight(string(text), "\r\n")
+		}
+		if name == "DATABASE_URL" { // the relay ignores it, too, beside a list
+			if all, err := s.configuredDatabases(); err == nil && len(all) > 1 {
+				return all, nil
+			}
+		}
+		return []Address{{URL: value, Origin: name}}, nil
+	}
+	return s.configuredDatabases()
+}
+
+func errNoDatabase() error {
+	return exit.Usagef("no database is named: set OUTBOX_DATABASE_URL or DATABASE_URL to a URL such as postgres://user@localhost/orders, " +
+		"give --database-url, or write database.url to outbox.yaml")
+}
