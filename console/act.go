@@ -155,7 +155,7 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 		intent.DryRun, intent.Reason = false, reason
 		if wrong == nil {
 			found, counted = verbs.Count(result)
-			preview = list{v.draw(verb.Preview(params, result)), when(verb.Cost != "", el("p", verb.Cost, ".")), v.pauseCost(result)}
+			preview = list{v.draw(verb.Preview(params, result)), v.pauseCost(result)}
 		}
 	}
 	if counted { // not more than was counted

@@ -33,7 +33,7 @@ func audit() Verb {
 			Limit: p.Limit}
 		return admin.Audit(ctx, db, f)
 	}, func(p Audit, entries []admin.AuditEntry) sheet.Parts {
-		return list("What people did", "nobody has changed anything", entries, func(e admin.AuditEntry) sheet.Row {
+		return listPage("What people did", "nobody has changed anything", entries, func(e admin.AuditEntry) sheet.Row {
 			return sheet.Of("ID", sheet.ID(e.ID), "When", sheet.Clock(e.At), "By", e.Actor, "Verb", e.Verb,
 				"Destination", sheet.Destination(e.Destination), "Reason", sheet.Note(e.Reason), "Details", sheet.Code(compact(e.Detail)))
 		}, p.Limit, "before", func(e admin.AuditEntry) string { return strconv.FormatInt(e.ID, 10) })

@@ -22,7 +22,7 @@ type Check struct {
 	DeadCritical    int64    `json:"dead_critical,omitempty" min:"0" help:"critical from this many new dead letters on"`
 }
 
-func check() Verb {
+func checkStatus() Verb {
 	return reads(Verb{
 		Name:    "check",
 		Timeout: 10 * time.Second, // of which a monitoring system has as much, or little more

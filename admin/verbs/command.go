@@ -27,15 +27,6 @@ func (v Verb) Command(params any) string {
 	return text + behind
 }
 
-func (v Verb) find(is func(Param) bool) (Param, bool) {
-	for _, p := range v.Params {
-		if is(p) {
-			return p, true
-		}
-	}
-	return Param{}, false
-}
-
 // flag is the parameter's name on a command line.
 func (p Param) flag() string { return strings.ReplaceAll(p.Name, "_", "-") }
 

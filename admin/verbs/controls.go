@@ -40,14 +40,14 @@ outbox grows for as long as the pause lasts.`,
 			admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
 	}, texts[Pause, admin.Control]{
 		done: func(c admin.Control) string {
-			return "paused " + c.Target.String() + " " + until(c) + "; relays obey within about a second"
+			return "paused " + c.Target.String() + " " + endText(c) + "; relays obey within about a second"
 		},
-		preview: func(c admin.Control) sheet.Parts { return sheet.Parts{sheet.Line(c.Target.String() + ", " + until(c))} },
+		preview: func(c admin.Control) sheet.Parts { return sheet.Parts{sheet.Line(c.Target.String() + ", " + endText(c))} },
 	})
 }
 
-// until is when a control ends.
-func until(c admin.Control) string {
+// endText is when a control ends.
+func endText(c admin.Control) string {
 	if c.Until.IsZero() {
 		return "until it is ended"
 	}
@@ -155,7 +155,7 @@ func rateText(c admin.Control) string {
 	if c.Rate == 0 {
 		return c.Destination + " is bound by its configuration alone"
 	}
-	return fmt.Sprintf("%s gets at most %v messages a second %s", c.Destination, c.Rate, until(c))
+	return fmt.Sprintf("%s gets at most %v messages a second %s", c.Destination, c.Rate, endText(c))
 }
 
 // Controls are the parameters of "controls".

@@ -116,7 +116,7 @@ func deadList() Verb {
 		page, _ := p.page()
 		return find.DeadLetters(ctx, db, s, page)
 	}, func(p DeadList, letters []find.DeadLetter) sheet.Parts {
-		return list("Dead letters", "all that was committed has been delivered, or is on its way", letters, p.row, p.Limit, "after",
+		return listPage("Dead letters", "all that was committed has been delivered, or is on its way", letters, p.row, p.Limit, "after",
 			func(l find.DeadLetter) string { return fmt.Sprintf("%s:%d:%s", l.Destination, l.Position, l.MessageID) })
 	})
 }

@@ -20,7 +20,7 @@ type Holds struct {
 	After       string `json:"after,omitempty" help:"go on after this DESTINATION/LANE"`
 }
 
-func holds() Verb {
+func holdsList() Verb {
 	return reads(Verb{
 		Name:  "holds",
 		Short: "List keys whose messages are set aside, and what they wait for",
@@ -33,7 +33,7 @@ delivery time is still to come, or when an operator has to decide (blocked). Wha
 		f.AfterDestination, f.AfterLane, _ = strings.Cut(p.After, "/")
 		return find.Holds(ctx, db, f)
 	}, func(p Holds, lanes []find.HeldLane) sheet.Parts {
-		return list("Keys that wait", "nothing is retried, delayed, paused or blocked", lanes, laneRow, p.Limit, "after",
+		return listPage("Keys that wait", "nothing is retried, delayed, paused or blocked", lanes, laneRow, p.Limit, "after",
 			func(l find.HeldLane) string { return l.Destination + "/" + l.Lane })
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin/sheet"
@@ -45,7 +44,7 @@ func (b Bulk) listed(job jobs.Job) Bulk {
 // jobTexts describe a verb that is a job.
 func jobTexts[P any](v Verb) texts[P, jobs.Job] {
 	return texts[P, jobs.Job]{
-		done: func(job jobs.Job) string { return strings.ToLower(v.Label()) + ": " + outcome(job) },
+		done: func(job jobs.Job) string { return outcome(v, job) },
 		preview: func(job jobs.Job) sheet.Parts {
 			if job.Total == 0 {
 				return sheet.Parts{sheet.Hint("nothing matches: somebody was faster, or it was delivered")}
@@ -65,14 +64,17 @@ func jobGroupRow(g jobs.JobGroup) sheet.Row {
 	return sheet.Of("Messages", g.N, route, sheet.Route(g.Topic, g.Destination), "Cause", g.Reason)
 }
 
+// past are the verbs of jobs that have ended.
+var past = map[jobs.BulkVerb]string{jobs.BulkRequeue: "requeued", jobs.BulkDiscard: "discarded", jobs.BulkAcknowledge: "acknowledged",
+	jobs.BulkRestore: "restored", jobs.BulkReplay: "replayed"}
+
 // outcome is what a job has done, or when it will.
-func outcome(job jobs.Job) string {
-	if job.State == jobs.Waiting {
-		return fmt.Sprintf("%s, as job %d, which begins in %s", printed.Many(job.Total, "message", "messages"), job.ID,
-			printed.Span(time.Until(job.Next).Round(time.Second)))
-	}
-	text := printed.Many(job.Done, "message", "messages")
+func outcome(v Verb, job jobs.Job) string {
+	text := past[job.Verb] + " " + printed.Many(job.Done, "message", "messages")
 	switch {
+	case job.State == jobs.Waiting:
+		return fmt.Sprintf("%s: %s, as job %d, which begins in %s", v.Label(), printed.Many(job.Total, "message", "messages"), job.ID,
+			printed.Span(time.Until(job.Next).Round(time.Second)))
 	case job.State == jobs.Undone:
 		text = fmt.Sprintf("job %d was undone", job.ID)
 	case job.Ended.IsZero() && job.ID > 0:
@@ -135,7 +137,7 @@ stopped, undone.`,
 	}, func(ctx context.Context, db admin.DB, p JobsList) ([]jobs.Job, error) {
 		return jobs.List(ctx, db, jobs.Filter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
 	}, func(p JobsList, all []jobs.Job) sheet.Parts {
-		return list("Jobs", "nobody has begun one", all, func(j jobs.Job) sheet.Row {
+		return listPage("Jobs", "nobody has begun one", all, func(j jobs.Job) sheet.Row {
 			return sheet.Of("Job", sheet.To(sheet.ID(j.ID), "jobs show", "id", strconv.FormatInt(j.ID, 10)), "Verb", string(j.Verb), "State", j.State,
 				"Done", j.Done, "Skipped", j.Skipped, "Left", j.Left, "Destination", sheet.Destination(j.Destination), "By", j.Actor,
 				"Listed", j.Planned, "Reason", sheet.Note(j.Reason))
@@ -156,18 +158,19 @@ func jobsShow() Verb {
 	}, func(ctx context.Context, db admin.DB, p JobShow) (jobs.JobDetail, error) {
 		return jobs.Show(ctx, db, p.ID)
 	}, func(_ JobShow, d jobs.JobDetail) sheet.Parts {
+		sample := sheet.Series{Between: ", "}
+		for _, m := range d.Sample {
+			sample.Values = append(sample.Values, sheet.To(m.MessageID, "messages show", "message", m.MessageID.String()))
+		}
 		about := sheet.Of("Job", sheet.ID(d.ID), "Verb", string(d.Verb), "State", d.State, "Progress", Progress(d.Job), "Note", d.Note,
 			"To", sheet.Destination(d.To), "Selection", sheet.Code(d.Selection), "By", d.Actor, "Reason", sheet.Note(d.Reason),
-			"Listed", sheet.Clock(d.Planned), "Started", sheet.Clock(d.Started), "Ended", sheet.Clock(d.Ended))
+			"Listed", sheet.Clock(d.Planned), "Started", sheet.Clock(d.Started), "Ended", sheet.Clock(d.Ended), "Such as", sample)
 		id := []string{"id", strconv.FormatInt(d.ID, 10), "destination", d.Destination}
 		if d.Ended.IsZero() {
 			about = about.Can("jobs stop", "Stop…", id...)
 		}
 		return sheet.Parts{sheet.Facts(about.Can("jobs undo", "Undo…", id...)),
-			sheet.List("What it is about", "", d.Groups, jobGroupRow),
-			sheet.List("Such as", "", d.Sample, func(m jobs.JobMessage) sheet.Row {
-				return sheet.Of("Message", sheet.To(m.MessageID, "messages show", "message", fmt.Sprint(m.MessageID)))
-			})}
+			sheet.List("What it is about", "", d.Groups, jobGroupRow)}
 	})
 }
 

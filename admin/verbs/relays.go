@@ -9,7 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 )
 
-func relays() Verb {
+func relaysList() Verb {
 	return reads(Verb{
 		Name:  "relays",
 		Short: "List relays, what they deliver, and which are gone",

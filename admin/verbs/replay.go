@@ -39,7 +39,7 @@ func (p *Replay) check() error {
 	return err
 }
 
-func replay() Verb {
+func replayMessages() Verb {
 	v := Verb{
 		Name:  "replay",
 		Lists: true,

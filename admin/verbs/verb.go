@@ -148,7 +148,11 @@ func (v Verb) Preview(params, found any) sheet.Parts {
 	if v.preview == nil {
 		return v.Show(params, found)
 	}
-	return v.describe(v.preview, params, found)
+	parts := v.describe(v.preview, params, found)
+	if n, counted := Count(found); v.Cost != "" && (n > 0 || !counted) {
+		parts = append(parts, sheet.Hint(v.Cost))
+	}
+	return parts
 }
 
 func (v Verb) describe(show func(params, result any) sheet.Parts, params, result any) sheet.Parts {
@@ -196,6 +200,15 @@ func Count(found any) (n int64, counted bool) {
 		return f.Rows, true
 	}
 	return 0, false
+}
+
+func (v Verb) find(is func(Param) bool) (Param, bool) {
+	for _, p := range v.Params {
+		if is(p) {
+			return p, true
+		}
+	}
+	return Param{}, false
 }
 
 // Check reports what is wrong with the parameters, as a [Fault]. It asks no database.

@@ -10,14 +10,14 @@ import "fmt"
 // All returns the table.
 func All() []Verb {
 	return []Verb{
-		Status(), check(), doctor(), canary(),
+		Status(), checkStatus(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadEdit(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
 		tablesDead(), tablesRequeue(), tablesAck(),
 		jobsList(), jobsShow(), jobsRun(), jobsStop(), jobsUndo(),
-		messagesFind(), messagesShow(), replay(),
+		messagesFind(), messagesShow(), replayMessages(),
 		destinationsList(), destinationsMove(), destinationsDrop(),
 		inboxStatus(), inboxWindow(),
-		holds(), relays(), retention(), audit(),
+		holdsList(), relaysList(), retention(), audit(),
 		pause(), resume(), throttle(), controls(), retry(),
 		rebase(), handover(),
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -13,10 +12,12 @@ import (
 // Table aligns columns.
 type Table struct{ w *tabwriter.Writer }
 
-// NewTable begins a table with a row, as a rule the columns' titles.
+// NewTable begins a table with a row, as a rule the columns' titles; without cells it has no row yet.
 func NewTable(w io.Writer, cells ...any) *Table {
 	t := &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
-	t.Row(cells...)
+	if len(cells) > 0 {
+		t.Row(cells...)
+	}
 	return t
 }
 
@@ -51,12 +52,4 @@ func Short(s string, n int) string {
 		return s
 	}
 	return string([]rune(s)[:n-1]) + "…"
-}
-
-// Ago is how long before now t was, "-" for the zero time.
-func Ago(now, t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return printed.Span(now.Sub(t))
 }
