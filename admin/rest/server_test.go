@@ -368,7 +368,7 @@ func TestRequestsThatAreWrongAreRefusedWithTheirFault(t *testing.T) {
 		{"GET", "/api/v1/dead/ls?nonsense=1", "", 400, `"field":"nonsense"`},
 		{"GET", "/api/v1/dead/ls?limit=1&limit=2", "", 400, "more than once"},
 		{"GET", "/api/v1/dead/ls?limit=0", "", 400, `"field":"limit"`},
-		{"GET", "/api/v1/dead/ls?blocked=perhaps", "", 400, "true or false"},
+		{"GET", "/api/v1/dead/ls?blocked=perhaps", "", 400, "neither true nor false"},
 		{"GET", "/api/v1/dead/ls?topic=%00", "", 400, `"field":"topic"`},
 		{"GET", "/api/v1/dead/ls?topic=%ff", "", 400, `"field":"topic"`},
 		{"GET", "/api/v1/dead/ls?%zz", "", 400, "not well-formed"},

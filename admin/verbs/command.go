@@ -1,8 +1,9 @@
 package verbs
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/pgoutbox/outbox/internal/shell"
 )
 
 // Command is the command line that runs the verb with these parameters, as a shell takes it.
@@ -13,11 +14,11 @@ func (v Verb) Command(params any) string {
 		for _, value := range p.Texts(params) {
 			switch {
 			case p.Behind():
-				behind, dashed = behind+" "+Word(value), dashed || strings.HasPrefix(value, "-")
+				behind, dashed = behind+" "+shell.Word(value), dashed || strings.HasPrefix(value, "-")
 			case value == "true":
 				text += " --" + p.flag()
 			default:
-				text += " --" + p.flag() + " " + Word(value)
+				text += " --" + p.flag() + " " + shell.Word(value)
 			}
 		}
 	}
@@ -29,13 +30,3 @@ func (v Verb) Command(params any) string {
 
 // flag is the parameter's name on a command line.
 func (p Param) flag() string { return strings.ReplaceAll(p.Name, "_", "-") }
-
-var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
-
-// Word is s as a shell takes it for one word.
-func Word(s string) string {
-	if plain.MatchString(s) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -42,7 +42,9 @@ outbox grows for as long as the pause lasts.`,
 		done: func(c admin.Control) string {
 			return "paused " + c.Target.String() + " " + endText(c) + "; relays obey within about a second"
 		},
-		preview: func(c admin.Control) sheet.Parts { return sheet.Parts{sheet.Line(c.Target.String() + ", " + endText(c))} },
+		preview: func(c admin.Control) sheet.Parts {
+			return sheet.Parts{sheet.Line(c.Target.String() + ", " + endText(c))}
+		},
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/shell"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/find"
@@ -113,7 +114,7 @@ is masked, without showing it.`,
 	}, texts[DeadEdit, []find.DeadLetter]{
 		done: func(letters []find.DeadLetter) string {
 			return lines(letters, func(l find.DeadLetter) string {
-				return fmt.Sprintf("edited %s; send it by: outbox dead requeue %s --destination %s", l.MessageID, l.MessageID, Word(l.Destination))
+				return fmt.Sprintf("edited %s; send it by: outbox dead requeue %s --destination %s", l.MessageID, l.MessageID, shell.Word(l.Destination))
 			})
 		},
 		preview: func(letters []find.DeadLetter) (parts sheet.Parts) {

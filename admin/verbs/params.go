@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"cmp"
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // Param is one parameter of a verb, from the field of a struct. The field's tags say the rest: json is its name, help
@@ -26,11 +27,10 @@ type Param struct {
 	Flag     bool   // whether a flag gives it; one that has Arg as well may be given either way
 	Required bool
 	Default  string
-	Enum     []string
-	Min, Max string // "" is no bound
-	Role     Role
-	Of       string       // what its values are, by the tag of: such as "destination"; else its name
-	Type     reflect.Type // string, bool, int, int64, Duration, time.Time or []string
+	value.Bounds
+	Role Role
+	Of   string       // what its values are, by the tag of: such as "destination"; else its name
+	Type reflect.Type // string, bool, int, int64, Duration, time.Time or []string
 
 	index []int
 }
@@ -50,10 +50,10 @@ var durationForm = regexp.MustCompile(DurationPattern)
 
 // UnmarshalText reads 1h30m.
 func (d *Duration) UnmarshalText(text []byte) error {
-	if !durationForm.Match(text) {
-		return errors.New("not a duration")
+	parsed, err := value.ParseDuration(string(text))
+	if err == nil && !durationForm.Match(text) {
+		err = errors.New("is not a duration such as 1h30m")
 	}
-	parsed, err := time.ParseDuration(string(text))
 	*d = Duration(parsed)
 	return err
 }
@@ -90,11 +90,8 @@ func paramsOf(t reflect.Type) (list []Param) {
 			continue
 		}
 		p := Param{Name: name, Help: f.Tag.Get("help"), Arg: f.Tag.Get("arg"), Required: f.Tag.Get("required") == "true",
-			Default: f.Tag.Get("default"), Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), Role: Viewer,
-			Of: cmp.Or(f.Tag.Get("of"), name), Type: f.Type, index: f.Index}
-		if enum := f.Tag.Get("enum"); enum != "" {
-			p.Enum = strings.Split(enum, ",")
-		}
+			Default: f.Tag.Get("default"), Bounds: value.BoundsOf(f.Tag), Role: Viewer, Of: cmp.Or(f.Tag.Get("of"), name), Type: f.Type,
+			index: f.Index}
 		if f.Tag.Get("role") == string(Operator) {
 			p.Role = Operator
 		}
@@ -129,66 +126,49 @@ func (p Param) set(params reflect.Value, text string) error {
 	if at, ok := v.Addr().Interface().(*time.Time); ok {
 		var err error
 		if *at, err = ParseTime(text); err != nil {
-			return fault(p.Name, "is %q: want %s", text, p.Want())
+			return fault(p.Name, "%q is not %s", text, TimeForm)
 		}
 		return nil
 	}
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if u.UnmarshalText([]byte(text)) != nil {
-			return fault(p.Name, "is %q: want %s", text, p.Want())
-		}
-		return nil
-	}
-	switch v.Kind() {
-	case reflect.String:
-		if text == "" && len(p.Enum) > 0 {
-			return fault(p.Name, "is empty: want %s", or(p.Enum))
-		}
-		v.SetString(text)
-	case reflect.Bool:
-		if text != "true" && text != "false" {
-			return fault(p.Name, "is %q: want %s", text, p.Want())
-		}
-		v.SetBool(text == "true")
-	case reflect.Int, reflect.Int64:
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return fault(p.Name, "is %q: want %s", text, p.Want())
-		}
-		v.SetInt(n)
-	case reflect.Slice:
+	if p.Repeats() {
 		v.Set(reflect.Append(v, reflect.ValueOf(text)))
-	default:
-		panic(fmt.Sprintf("verbs: no parameter may be a %v", p.Type)) // the first use of the verb
+		return nil
+	}
+	err := value.Set(v, text)
+	if err == nil && text == "" && len(p.Enum) > 0 {
+		err = p.Check(v)
+	}
+	if err != nil {
+		return &Fault{p.Name, err.Error()}
 	}
 	return nil
 }
 
 // Decode gives the parameter the value that is written as JSON. Numbers, texts and lists are not converted into each
 // other.
-func (p Param) Decode(params any, value []byte) error {
+func (p Param) Decode(params any, text []byte) error {
 	v := reflect.ValueOf(params).Elem().FieldByIndex(p.index)
 	v.SetZero()
-	if f, err := strconv.ParseFloat(string(value), 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
-		value = strconv.AppendInt(nil, int64(f), 10) // to JSON 1.0 is a whole number, to package json it isn't
+	if f, err := strconv.ParseFloat(string(text), 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+		text = strconv.AppendInt(nil, int64(f), 10) // to JSON 1.0 is a whole number, to package json it isn't
 	}
 	into := v.Addr().Interface()
 	var moment string
 	if p.Type == reflect.TypeFor[time.Time]() {
 		into = &moment
 	}
-	err := json.Unmarshal(value, into)
+	err := json.Unmarshal(text, into)
 	if into == any(&moment) && err == nil {
 		err = p.Set(params, moment)
 	}
 	if err == nil && p.Repeats() { // package json takes null for ""
-		err = json.Unmarshal(value, &[]notNull{})
+		err = json.Unmarshal(text, &[]notNull{})
 	}
-	if err != nil || string(value) == "null" || !utf8.Valid(value) {
+	if err != nil || string(text) == "null" || !utf8.Valid(text) {
 		return fault(p.Name, "is not what it must be: %s", p.Want())
 	}
 	if len(p.Enum) > 0 && v.IsZero() {
-		return fault(p.Name, "is empty: want %s", or(p.Enum))
+		return &Fault{p.Name, p.Check(v).Error()}
 	}
 	return nil
 }
@@ -261,53 +241,36 @@ func (p Param) check(v reflect.Value) error {
 	if p.Required && v.IsZero() {
 		return fault(p.Name, "is missing: %s", p.Help)
 	}
-	switch value := v.Interface().(type) {
+	switch given := v.Interface().(type) {
 	case string:
-		return p.checkText(value)
+		return p.checkText(v)
 	case []string:
-		for _, text := range value {
-			if err := p.checkText(text); err != nil {
+		for i := range given {
+			if err := p.checkText(v.Index(i)); err != nil {
 				return err
 			}
 		}
-	case Duration:
-		low, _ := time.ParseDuration(p.Min) // zero without one
-		if value < Duration(low) && (value != 0 || p.Default != "") {
-			return fault(p.Name, "is %v, it must be at least %v", value, low)
+	case Duration, int, int64:
+		if _, optional := given.(Duration); optional && v.IsZero() && p.Default == "" {
+			return nil
 		}
-	case int, int64:
-		low, lowErr := strconv.ParseInt(p.Min, 10, 64)
-		high, highErr := strconv.ParseInt(p.Max, 10, 64)
-		if n := v.Int(); lowErr == nil && n < low || highErr == nil && n > high {
-			if highErr != nil {
-				return fault(p.Name, "is %d, it must be at least %d", n, low)
-			}
-			return fault(p.Name, "is %d, it must be %d to %d", n, low, high)
+		if err := p.Check(v); err != nil {
+			return &Fault{p.Name, err.Error()}
 		}
 	}
 	return nil
 }
 
-func (p Param) checkText(text string) error {
+func (p Param) checkText(v reflect.Value) error {
+	text := v.String()
 	if text != "" && len(p.Enum) > 0 {
-		for _, choice := range p.Enum {
-			if text == choice {
-				return nil
-			}
+		if err := p.Check(v); err != nil {
+			return &Fault{p.Name, err.Error()}
 		}
-		return fault(p.Name, "is %q: want %s", text, or(p.Enum))
+		return nil
 	}
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
 		return fault(p.Name, "is no text that a database can hold: it must be UTF-8 without NUL")
 	}
 	return nil
-}
-
-// or lists choices.
-func or(choices []string) string {
-	last := len(choices) - 1
-	if last == 0 {
-		return choices[0]
-	}
-	return strings.Join(choices[:last], ", ") + " or " + choices[last]
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/sheet"
 	"github.com/pgoutbox/outbox/internal/printed"
+	"github.com/pgoutbox/outbox/internal/shell"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/jobs"
@@ -42,7 +43,7 @@ the mapping has no column for is not known. Blocked rows are those whose next at
 			command += " --blocked"
 		}
 		parts = append(parts, sheet.Hint("in table "+rows[0].Table+"; to have one delivered once more, when its cause is gone: "+command+
-			" --destination "+Word(p.Destination)+" ID"))
+			" --destination "+shell.Word(p.Destination)+" ID"))
 		if len(rows) == p.Limit {
 			parts = append(parts, sheet.Hint(fmt.Sprintf("there may be more than %d: --limit", p.Limit)))
 		}

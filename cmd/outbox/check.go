@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -68,8 +69,8 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out outpu
 	for _, found := range results {
 		if found.Err != nil {
 			r := a.Unknown(found.Err)
-			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{Result: r.Verdict.Result(), Text: r.Verdict.Cause,
-				Measures: []health.Measure{}, Report: r}})
+			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{
+				Result: r.Verdict.Result(), Text: r.Verdict.Cause, Measures: []health.Measure{}, Report: r}})
 			continue
 		}
 		c := found.Value.(*health.Checked)
@@ -91,7 +92,7 @@ func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out outpu
 				fmt.Fprintf(a.Stdout, "# %s: %s\n", c.Name, output.Clean(c.Text))
 				continue
 			}
-			reports[orText(c.Name, config.DefaultDatabase)] = c.Report
+			reports[cmp.Or(c.Name, config.DefaultDatabase)] = c.Report
 		}
 		return line.Result, daemon.WriteReports(a.Stdout, reports)
 	}

@@ -32,14 +32,14 @@ func listings() map[string][]listing {
 	}
 }
 
-// typeable is what means itself to every shell. Topics and keys are what writers of messages make them, and what is
+// plain matches words that no shell expands. Topics and keys are what writers of messages make them, and what is
 // proposed stands in an operator's command line after one key.
-var typeable = regexp.MustCompile(`^[A-Za-z0-9_.:/@%+,-]+$`)
+var plain = regexp.MustCompile(`^[A-Za-z0-9_.:/@%+,-]+$`)
 
 // completes proposes the values that there are in the database, or that the relay's API tells of.
 func (a *app) completes(p verbs.Param) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		// Who waits at a prompt does not wait for a database that is down.
+		// Completion must not hang on a database that is down.
 		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 		defer cancel()
 		found := slices.Clone(p.Enum)
@@ -48,7 +48,7 @@ func (a *app) completes(p verbs.Param) cobra.CompletionFunc {
 		}
 		slices.Sort(found)
 		return slices.DeleteFunc(slices.Compact(found), func(s string) bool {
-			return !strings.HasPrefix(s, typed) || !typeable.MatchString(s)
+			return !strings.HasPrefix(s, typed) || !plain.MatchString(s)
 		}), cobra.ShellCompDirectiveNoFileComp
 	}
 }

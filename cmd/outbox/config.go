@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -11,25 +12,15 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
-
-func orText(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
 
 func (a *app) configCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
 		Short: "Check, show and describe the configuration of the relay",
 	}, a.configValidateCommand(), a.configShowCommand(), a.configSchemaCommand(), a.configFromDebeziumCommand())
-}
-
-func setFlag(cmd *cobra.Command, sets *[]string) {
-	cmd.Flags().StringArrayVar(sets, "set", nil, "set PATH=VALUE over file and environment, such as destinations.0.delivery.batch=1000")
 }
 
 func (a *app) configValidateCommand() *cobra.Command {
@@ -56,7 +47,7 @@ be used.`,
 			}
 			path := a.ConfigPath()
 			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
-			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", orText(path, "the environment"), some)
+			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", cmp.Or(path, "the environment"), some)
 			if !connects {
 				return nil
 			}
@@ -68,7 +59,7 @@ be used.`,
 		},
 	}
 	cmd.Flags().BoolVar(&connects, "connect", false, "also try the database, the sources and every broker")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 
@@ -110,7 +101,7 @@ func (a *app) configShowCommand() *cobra.Command {
 			return err
 		},
 	}
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 

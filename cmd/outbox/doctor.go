@@ -81,7 +81,8 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, stric
 		e, asked := found.Value.(*health.Examination)
 		if !asked {
 			e = &health.Examination{Well: []string{}}
-			e.Symptoms = append(e.Symptoms, health.Symptom{About: "database", Weight: health.WeightFault, Text: a.Redact(found.Err.Error())})
+			e.Symptoms = append(e.Symptoms, health.Symptom{About: "database", Weight: health.WeightFault,
+				Text: a.Redact(found.Err.Error())})
 		}
 		for _, p := range probed {
 			if (p.Database == "" || p.Database == found.Name) && (asked || p.What != "database") {

@@ -18,6 +18,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
+	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
 
 func (a *app) probeCommand() *cobra.Command {
@@ -56,7 +57,7 @@ It says nothing of brokers and of what waits: that is what outbox check tells.`,
 	}
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether the process lives")
 	cmd.Flags().DurationVar(&timeout, "timeout", 4*time.Second, "how long to wait for the answer")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 

@@ -63,7 +63,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of this relay: an instance that restarts under its name takes its "+
 		"leases back at once (default: the host's name)")
-	setFlag(cmd, &sets)
+	session.SetFlag(cmd, &sets)
 	return cmd
 }
 
@@ -120,8 +120,9 @@ func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
 		return nil, err
 	}
 	b := thisBuild()
+	a.logger = a.Logger(cfg.Log, &a.level)
 	d, err := daemon.New(databases, daemon.Options{
-		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.newLogger(cfg.Log),
+		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.logger,
 	})
 	if err != nil {
 		return nil, exit.With(exit.Config, err)

@@ -54,7 +54,7 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch
 			return err
 		}
 		if !watch {
-			return judged(reports, results, strict)
+			return verdictOf(reports, results, strict)
 		}
 		select {
 		case <-ctx.Done():
@@ -64,8 +64,8 @@ func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch
 	}
 }
 
-// reports are the results, in their order. Where there is only one, that it can't be asked is an error, unless it can't be
-// reached: that is its state, as a relay and its page have it.
+// reports are the results, in their order. An only database that can't be asked is an error; one that can't be reached
+// has that as its state, as in a relay and on its page.
 func (a *app) reports(results []session.Result) ([]report.DatabaseReport, error) {
 	if len(results) == 1 && results[0].Err != nil && !a.Unreachable(results[0].Err) {
 		return nil, results[0].Err
@@ -83,8 +83,8 @@ func (a *app) reports(results []session.Result) ([]report.DatabaseReport, error)
 	return list, nil
 }
 
-// judged is the end of a command that has shown reports.
-func judged(reports []report.DatabaseReport, results []session.Result, strict bool) error {
+// verdictOf is the error with which a command ends that has printed reports.
+func verdictOf(reports []report.DatabaseReport, results []session.Result, strict bool) error {
 	worst := report.WorstFirst(reports)[0]
 	switch {
 	case strict && !worst.Verdict.State.OK() && worst.Name != "":

@@ -24,7 +24,7 @@ type special struct {
 	// formats are those that run knows, instead of the usual ones.
 	formats []output.Format
 
-	// prepare completes the parameters by what only this process can read, before they are checked, and refuses what can't
+	// prepare completes the parameters by what only this process can read, before they are checked. It refuses what can't
 	// be printed.
 	prepare func(params any, out output.Format) error
 

@@ -1208,7 +1208,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "of too many connections none is closed",
-		file:  "cmd/internal/daemon/crowd.go",
+		file:  "cmd/internal/daemon/connections.go",
 		old:   "len(c.all) > c.limit && ",
 		wrong: "false && ",
 		pkg:   "./cmd/internal/daemon", run: "TestOfTooManyConnectionsTheOneThatHasWaitedLongestIsClosed",
@@ -1271,7 +1271,7 @@ var mutants = []mutant{
 	},
 	{
 		name:  "rights that the server did not give are called given",
-		file:  "cmd/internal/migrate/migrate.go",
+		file:  "cmd/internal/migrate/execute.go",
 		old:   `if sqlstate.Of(err) == "42501" || err == nil && len(warned) > 0 {`,
 		wrong: `if sqlstate.Of(err) == "42501" {`,
 		pkg:   "./cmd/outbox", run: "TestErrorsAtTheStartSayWhatToDo",

@@ -1,6 +1,9 @@
 package config
 
-import records "github.com/pgoutbox/outbox/format"
+import (
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	records "github.com/pgoutbox/outbox/format"
+)
 
 // Format has at most one member that is not nil; with none, payloads are sent as they are.
 type Format struct {
@@ -60,19 +63,12 @@ func (f Format) Description() records.Format {
 	switch {
 	case f.CloudEvents != nil:
 		c := f.CloudEvents
-		d := records.CloudEvents{Structured: c.Mode == "structured", Source: c.Source, Type: c.Type, Subject: c.Subject,
-			DataSchema: c.DataSchema}
-		for _, x := range c.Extensions {
-			d.Extensions = append(d.Extensions, records.Extension(x))
-		}
+		d := records.CloudEvents{Structured: c.Mode == "structured"}
+		fields.Assign(&d, *c)
 		return d
 	case f.Debezium != nil:
-		c := f.Debezium
-		d := records.Debezium{Key: records.Converter(c.Key), Value: records.Converter(c.Value), Header: records.Converter(c.Header),
-			Payload: records.PayloadType(c.Payload), Expand: c.Expand, Tombstone: c.Tombstone, Schema: c.Schema, Compact: c.Compact}
-		for _, p := range c.Place {
-			d.Place = append(d.Place, records.Placement(p))
-		}
+		var d records.Debezium
+		fields.Assign(&d, *f.Debezium)
 		return d
 	}
 	return nil

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
@@ -12,20 +13,9 @@ import (
 
 // Engine returns what the destination configures of the relay's engine.
 func (d Destination) Engine() relay.Config {
-	c := d.Delivery
-	return relay.Config{
-		Name:             d.Name,
-		Batch:            c.Batch,
-		MaxInFlight:      c.MaxInFlight,
-		MaxInFlightBytes: int(c.MaxInFlightBytes),
-		MaxAttempts:      c.MaxAttempts,
-		OnExhausted:      relay.Policy(c.OnExhausted),
-		Backoff:          relay.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
-		Outage:           relay.Backoff{Initial: c.Outage.Initial, Max: c.Outage.Max},
-		HoldAfter:        c.HoldAfter,
-		Rate:             float64(d.Rate) / float64(max(d.ShardGroups, 1)),
-		DrainTimeout:     d.DrainTimeout,
-	}
+	cfg := relay.Config{Name: d.Name, Rate: float64(d.Rate) / float64(max(d.ShardGroups, 1)), DrainTimeout: d.DrainTimeout}
+	fields.Assign(&cfg, d.Delivery)
+	return cfg
 }
 
 // Library is what package mapped takes of a destination with a table of its own, in a shard group.
@@ -67,27 +57,20 @@ func (d *Destination) RawKeys() bool {
 
 // Selection says which messages the destination wants.
 func (d Destination) Selection() route.Filter {
-	f := route.Filter{Topics: d.Topics}
-	for _, m := range d.Filter {
-		f.Any = append(f.Any, route.Match(m))
-	}
+	var f route.Filter
+	fields.Assign(&f, struct {
+		Topics []string
+		Any    []Match
+	}{d.Topics, d.Filter})
 	return f
 }
 
 // Table says what becomes of them.
 func (d Destination) Table() route.Table {
-	t := route.Table{Default: d.Route.Default}
+	var t route.Table
+	fields.Assign(&t, d.Route)
 	if t.Default == "" && d.Format.Debezium != nil {
 		t.Default = records.DebeziumTopic
-	}
-	for _, r := range d.Route.Rules {
-		t.Rules = append(t.Rules, route.Rule{
-			Match: route.Match{Topic: r.Topic, EventType: r.EventType, AggregateType: r.AggregateType, ContentType: r.ContentType,
-				Header: r.Header, HeaderValue: r.HeaderValue},
-			To: r.To, Drop: r.Drop})
-	}
-	for _, h := range d.Route.Headers {
-		t.Headers = append(t.Headers, route.HeaderRule{Name: h.Name, Rename: h.Rename, Value: h.Value, Drop: h.Drop})
 	}
 	return t
 }

@@ -26,6 +26,7 @@ func (r *Replication) SetDefaults() {
 
 // Library is what the library takes of it.
 func (r *Replication) Library() replication.Config {
-	return replication.Config{Slot: r.Slot, Publication: r.Publication, WithoutFailover: !r.Failover, Emitted: r.Emitted,
-		CatchUp: int64(r.CatchUp), Heartbeat: r.Heartbeat}
+	cfg := replication.Config{WithoutFailover: !r.Failover}
+	fields.Assign(&cfg, *r)
+	return cfg
 }

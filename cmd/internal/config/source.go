@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped"
 )
@@ -103,7 +104,9 @@ func (p *Purge) SetDefaults() { p.Keep, p.Interval = 30*24*time.Hour, time.Minut
 
 // Config is the purge as its package has it.
 func (p *Purge) Config() mapped.PurgeConfig {
-	return mapped.PurgeConfig{Keep: p.Keep, Every: p.Interval, Archive: p.ArchiveTable}
+	var cfg mapped.PurgeConfig
+	fields.Assign(&cfg, *p)
+	return cfg
 }
 
 // Resolve returns the strategy and the mapping that s describes.
@@ -115,46 +118,18 @@ func (s *Source) Resolve() (strategy string, m mapping.Mapping) {
 			strategy = p.Strategy
 		}
 	}
-	over := func(to *string, with string) {
-		if with != "" {
-			*to = with
-		}
-	}
-	over(&m.Table, s.Table)
-	c := &s.Columns
-	for _, o := range []struct {
-		to   *string
-		with string
-	}{
-		{&m.ID, c.ID}, {&m.MessageID, c.MessageID}, {&m.Topic, c.Topic}, {&m.Key, c.Key}, {&m.AggregateType, c.AggregateType},
-		{&m.AggregateID, c.AggregateID}, {&m.EventType, c.EventType}, {&m.Payload, c.Payload}, {&m.ContentType, c.ContentType},
-		{&m.Headers, c.Headers}, {&m.CreatedAt, c.CreatedAt}, {&m.DeliverAt, c.DeliverAt}, {&m.Priority, c.Priority},
-		{&m.Order, s.Order},
-		{&m.Failure.Attempts, s.Failure.Attempts}, {&m.Failure.Error, s.Failure.Error}, {&m.Failure.LastAttempt, s.Failure.LastAttempt},
-		{&m.Failure.NextAttempt, s.Failure.NextAttempt}, {&m.Failure.FailedValue, s.Failure.FailedValue},
-		{&m.Failure.DeadTable, s.Failure.DeadTable},
-		{&m.Claim.Until, s.Claim.Until}, {&m.Claim.Status, s.Claim.Status}, {&m.Claim.Since, s.Claim.Since},
-		{&m.Claim.Owner, s.Claim.Owner},
-		{&m.Offsets.Table, s.Offsets.Table}, {&m.Offsets.Topic, s.Offsets.Topic},
-		{&m.Offsets.Partition, s.Offsets.Partition}, {&m.Offsets.Transaction, s.Offsets.Transaction},
-	} {
-		over(o.to, o.with)
-	}
-	m.Claim.Counts = m.Claim.Counts || s.Claim.Counts
-	m.RowsMayBeDeleted = s.RowsMayBeDeleted || m.RowsMayBeDeleted && m.CalledOutbox()
 	if s.Done != (Done{}) { // as a whole: its parts depend on one another
-		m.Done = mapping.Done{How: mapping.DoneHow(s.Done.How), Column: s.Done.Column, Value: s.Done.Value, Waiting: s.Done.Waiting,
-			Flag: s.Done.Flag, At: s.Done.At, AckAt: s.Done.AckAt, UpdatedAt: s.Done.UpdatedAt, Partition: s.Done.Partition}
+		m.Done = mapping.Done{}
 	}
-	if len(c.HeaderColumns) > 0 {
+	fields.Assign(&m, s.Columns)
+	fields.Assign(&m, *s)
+	m.RowsMayBeDeleted = s.RowsMayBeDeleted || m.RowsMayBeDeleted && m.CalledOutbox()
+	if len(s.Columns.HeaderColumns) > 0 {
 		m.HeaderColumns = nil
-		for _, pair := range c.HeaderColumns {
+		for _, pair := range s.Columns.HeaderColumns {
 			name, column, _ := strings.Cut(pair, "=")
 			m.HeaderColumns = append(m.HeaderColumns, mapping.HeaderColumn{Name: name, Column: column})
 		}
-	}
-	if len(s.Types) > 0 {
-		m.Types = s.Types
 	}
 	if len(s.Lock) > 0 {
 		m.Lock = nil

@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/value"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay/mapped"
 )
@@ -23,7 +24,7 @@ func (d *Destination) checkSource(r *findings.Report, path string) {
 		names = append(names, p.Name)
 	}
 	hint := "; there are " + strings.Join(names, ", ")
-	if near, found := findings.Nearest(s.Preset, names); found {
+	if near, found := value.Nearest(s.Preset, names); found {
 		hint = "; did you mean " + strconv.Quote(near) + "?"
 	}
 	if s.Preset != "" && !slices.Contains(names, s.Preset) {

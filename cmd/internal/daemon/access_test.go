@@ -122,7 +122,7 @@ func TestOfTooManyConnectionsTheOneThatHasWaitedLongestIsClosed(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "done")
 	})}
-	c := &crowd{limit: 3}
+	c := &connections{limit: 3}
 	c.guard(server)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/internal/dial"
 )
 
@@ -69,4 +70,33 @@ func pool(ctx context.Context, conn *pgx.ConnConfig, name string) (*pgxpool.Pool
 	cfg.AfterConnect = dial.Operate
 	cfg.MaxConns, cfg.MinConns, cfg.MaxConnIdleTime = 4, 0, time.Minute
 	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+// connect gives a unit the process's traces, and opens its API.
+func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) {
+	u.traces, u.served = d.traces, served
+	if served && d.cfg.HTTP.API {
+		if u.api, u.closePools, err = u.openAPI(ctx,
+			func(r *http.Request) (rest.Caller, error) { return d.gate.Load().within(u.Name, r) }); err != nil {
+			return err
+		}
+		options := console.Options{API: u.api, Report: u.watch.current, History: u.watch.history}
+		if d.options.Several {
+			options.Name, options.Databases = u.Name, d.databases
+		}
+		u.page, err = console.New(options)
+	}
+	return err
+}
+
+// databases are those that are served, for each other's consoles.
+func (d *Daemon) databases() (list []console.Database) {
+	for _, u := range *d.routed.Load() {
+		db := console.Database{Name: u.Name}
+		if db.Report, db.Age = u.watch.summary(); u.page != nil {
+			db.Path = "../../" + u.Name + "/console/" // from "databases" of another's
+		}
+		list = append(list, db)
+	}
+	return list
 }

@@ -267,7 +267,7 @@ func TestCommandsNameTheDatabase(t *testing.T) {
 		t.Errorf("the other one has a part of it: %s", text)
 	}
 	const want = "See: outbox dead ls --destination all --database orders; outbox status --database orders."
-	if got := look(m.d.units[0].called(), "all", false); got != want {
+	if got := listCommand(m.d.units[0].displayName(), "all", false); got != want {
 		t.Errorf("a notification says %q", got)
 	}
 }

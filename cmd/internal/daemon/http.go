@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,8 +32,8 @@ func public(address net.Addr) bool {
 	return ok && !tcp.IP.IsLoopback()
 }
 
-// answer is a probe's: 200 if it is well, otherwise 503.
-func answer(rw http.ResponseWriter, well bool, body any) {
+// writeProbe answers a probe: 200 if it is well, otherwise 503.
+func writeProbe(rw http.ResponseWriter, well bool, body any) {
 	rw.Header().Set("Content-Type", "application/json")
 	rw.Header().Set("Cache-Control", "no-store")
 	if !well {
@@ -54,11 +55,11 @@ func (u *unit) handler(prefix string) http.Handler {
 	}
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
 		r := u.watch.readiness()
-		answer(rw, r.Ready, r)
+		writeProbe(rw, r.Ready, r)
 	})
 	mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
 		h := u.watch.health()
-		answer(rw, h.Delivers(), h)
+		writeProbe(rw, h.Delivers(), h)
 	})
 	return mux
 }
@@ -86,7 +87,7 @@ func (d *Daemon) route() {
 				r := u.watch.readiness()
 				all[u.Name], ready = r, ready || r.Ready
 			}
-			answer(rw, ready, map[string]any{"ready": ready, "databases": all})
+			writeProbe(rw, ready, map[string]any{"ready": ready, "databases": all})
 		})
 		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
 			all := map[string]healthPage{}
@@ -95,7 +96,7 @@ func (d *Daemon) route() {
 				h := u.watch.health()
 				all[u.Name], well = h, well && h.Delivers()
 			}
-			answer(rw, well, map[string]any{"databases": all})
+			writeProbe(rw, well, map[string]any{"databases": all})
 		})
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
@@ -103,7 +104,7 @@ func (d *Daemon) route() {
 		text := "alive\n"
 		for _, u := range units {
 			for _, gone := range u.watch.gaveUp() {
-				text += d.about(u.Database, errors.New(gone)).Error() + "\n"
+				text += d.withDatabase(u.Database, errors.New(gone)).Error() + "\n"
 			}
 		}
 		_, _ = io.WriteString(rw, text)
@@ -129,7 +130,7 @@ func (d *Daemon) serveHTTP(ctx context.Context, l net.Listener) {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(d.logger.Handler(), slog.LevelDebug),
 	}
-	(&crowd{limit: maxConnections}).guard(server)
+	(&connections{limit: maxConnections}).guard(server)
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -147,4 +148,26 @@ func (d *Daemon) serveHTTP(ctx context.Context, l net.Listener) {
 		d.logger.Error("health and metrics are gone", "error", err)
 	}
 	<-closed
+}
+
+// listen opens the port, nil if there is none.
+func (d *Daemon) listen() (net.Listener, error) {
+	if d.cfg.HTTP.Listen == "" {
+		return nil, nil
+	}
+	listener, err := listen(d.cfg.HTTP.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if d.exposed = public(listener.Addr()); d.exposed {
+		if exposed := d.cfg.HTTP.Exposed(); exposed != "" {
+			_ = listener.Close() // no request has been served
+			return nil, fmt.Errorf("http.listen is %s: %s", d.cfg.HTTP.Listen, exposed)
+		}
+		d.logger.Warn("health and metrics can be read from other machines, without authentication", "address", listener.Addr().String())
+	}
+	if secure := d.cfg.HTTP.TLS.Config(); secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
+	return listener, nil
 }

@@ -52,7 +52,7 @@ func newNotifications(cfg config.Config, database string, m *metrics, logger *sl
 			n.all[section] = notify.New(notify.Config{
 				Relay: cfg.Name, Database: database, Collect: section.Collect, Every: section.Every, Observe: n.observe,
 				Logger: logger,
-				Next:   func(destination string) string { return look(database, destination, tables[destination]) },
+				Next:   func(destination string) string { return listCommand(database, destination, tables[destination]) },
 				Remedy: func(destination string, d *relay.Delivery, blocked bool) string {
 					return remedies[destination](d, blocked)
 				},
@@ -73,8 +73,8 @@ func channels(section *config.Notify) (list []notify.Channel) {
 	return list
 }
 
-// look is how a person sees the messages of a destination that will not be tried again.
-func look(database, destination string, mapped bool) string {
+// listCommand shows how a person sees the messages of a destination that will not be tried again.
+func listCommand(database, destination string, mapped bool) string {
 	list := "outbox dead ls --destination "
 	if mapped {
 		list = "outbox tables dead --destination "

@@ -157,7 +157,7 @@ func (u *unit) sourceProbe(c config.Destination) func(context.Context) (untried 
 }
 
 func (u *unit) probePurge(ctx context.Context, c config.Destination) error {
-	p, err := u.newPurge(c)
+	p, err := newPurge(u.conn, c, u.logger)
 	if err != nil {
 		return err
 	}

@@ -11,15 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 )
 
-// reload is another configuration for a Daemon that runs.
-type reload struct {
-	databases []Database
-	taken     chan struct{}
-}
-
 // Reload takes over what another configuration says of the databases, and of who may use the API. A database whose
 // settings are others drains and begins again with these; one that isn't named any more ends; the rest goes on
-// untouched. What takes a new process is named in the log, and stays as it was. databases are as for [New]. It returns
+// untouched. Settings that need a restart are logged and keep their values. databases are as for [New]. It returns
 // when that is begun, or Run has ended; on an error nothing has changed.
 func (d *Daemon) Reload(databases []Database) error {
 	next := databases[0].Config
@@ -116,7 +110,7 @@ func (d *Daemon) begin(ctx context.Context, db Database, start func(*unit)) *uni
 	options.Logger = d.logger
 	u, err := newUnit(db, d.registry, &d.clients, options)
 	if err == nil {
-		if err = d.equip(ctx, u, d.cfg.HTTP.Listen != ""); err != nil {
+		if err = d.connect(ctx, u, d.cfg.HTTP.Listen != ""); err != nil {
 			u.release()
 		}
 	}

@@ -50,8 +50,8 @@ func newSelection(cfg config.Config, counter prometheus.Counter, note func(*outb
 	return s
 }
 
-// of returns what destination n selects, nil if that is everything.
-func (s *selection) of(n int, rules *route.Rules) func(*outbox.Message) bool {
+// filter returns what destination n selects, nil if that is everything.
+func (s *selection) filter(n int, rules *route.Rules) func(*outbox.Message) bool {
 	own := &s.destinations[n]
 	if own.everything() {
 		if !rules.Dropping() {

@@ -29,7 +29,7 @@ func TestOnlyTheFirstDestinationCountsWhatNoneSelects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		selects = append(selects, s.of(i, rules))
+		selects = append(selects, s.filter(i, rules))
 	}
 	for _, test := range []struct {
 		message outbox.Message
@@ -83,10 +83,10 @@ func TestADestinationForEverythingCostsNoFilter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.of(1, rules) != nil {
+	if s.filter(1, rules) != nil {
 		t.Error("a destination that wants everything has a filter")
 	}
-	if s.of(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 0 {
+	if s.filter(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 0 {
 		t.Error("what another destination selects is counted as unselected")
 	}
 }
@@ -102,13 +102,13 @@ func TestTheDestinationsOfATableCountWhatNoneOfThemSelects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.of(0, rules)(&outbox.Message{Topic: "c"}) || value(t, counter) != 0 {
+	if s.filter(0, rules)(&outbox.Message{Topic: "c"}) || value(t, counter) != 0 {
 		t.Error("a row that another destination of the table selects is counted")
 	}
-	if s.of(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 1 {
+	if s.filter(0, rules)(&outbox.Message{Topic: "b"}) || value(t, counter) != 1 {
 		t.Error("a row that a destination of another table would want is not counted")
 	}
-	if s.of(1, rules)(&outbox.Message{Topic: "a"}) || value(t, counter) != 2 {
+	if s.filter(1, rules)(&outbox.Message{Topic: "a"}) || value(t, counter) != 2 {
 		t.Error("a message of the outbox that destinations of other tables would want is not counted")
 	}
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"log/slog"
 	"slices"
 
@@ -98,20 +97,10 @@ func TableLog(conn *pgx.ConnConfig, c config.Destination) (slot, publication str
 	return names.Slot, names.Publication
 }
 
-func (u *unit) newPurge(c config.Destination) (*mapped.Purge, error) {
+// newPurge returns what deletes the delivered rows of a destination's table.
+func newPurge(conn *pgx.ConnConfig, c config.Destination, logger *slog.Logger) (*mapped.Purge, error) {
 	_, m := c.Source.Resolve()
 	cfg := c.Source.Purge.Config()
-	cfg.Logger = u.logger
-	return mapped.NewPurge(u.conn, m, cfg)
-}
-
-// purge deletes delivered rows of the tables that ask for it, until ctx ends.
-func (u *unit) purge(ctx context.Context, c config.Destination) {
-	p, err := u.newPurge(c)
-	if err == nil {
-		err = p.Run(ctx)
-	}
-	if err != nil {
-		u.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
-	}
+	cfg.Logger = logger
+	return mapped.NewPurge(conn, m, cfg)
 }

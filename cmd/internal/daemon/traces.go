@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"context"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,26 +17,6 @@ type traces struct {
 	exporter *telemetry.Exporter
 	tracer   *oteloutbox.Tracer
 	spans    *prometheus.CounterVec
-}
-
-func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
-	cfg := telemetry.Config{
-		Endpoint: d.cfg.Telemetry.Endpoint, Authorization: d.cfg.Telemetry.Authorization.Text(),
-		Instance: d.cfg.Name, Version: d.options.Version, Logger: d.logger,
-		Observe: func(o telemetry.Outcome, n int) { d.process.spans.WithLabelValues(string(o)).Add(float64(n)) },
-	}
-	wanted, err := telemetry.Wanted(cfg, os.Getenv)
-	if !wanted || err != nil {
-		return nil, err
-	}
-	for _, o := range telemetry.Outcomes() {
-		cfg.Observe(o, 0) // counters that are there before the first span
-	}
-	exporter, err := telemetry.New(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &traces{exporter, oteloutbox.New(exporter.Provider()), d.process.spans}, nil
 }
 
 // observer adds spans to what next is told.

@@ -82,8 +82,8 @@ func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, 
 	return u, nil
 }
 
-// called is the name of the database where a person has to give it: in commands and notifications, "" for the only one.
-func (u *unit) called() string {
+// displayName is the database's name in commands and notifications, "" if there is only one.
+func (u *unit) displayName() string {
 	if u.options.Several {
 		return u.Name
 	}
@@ -95,7 +95,7 @@ func (u *unit) assemble() error {
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
-	u.watch.database = u.called()
+	u.watch.database = u.displayName()
 	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
@@ -107,7 +107,7 @@ func (u *unit) assemble() error {
 		u.retention = retention
 	}
 
-	u.notify = newNotifications(u.cfg, u.called(), u.metrics, u.logger)
+	u.notify = newNotifications(u.cfg, u.displayName(), u.metrics, u.logger)
 	u.unselected = unselected.New(u.conn, u.cfg.Name, u.logger)
 	u.selection = newSelection(u.cfg, u.metrics.unselected, u.unselected.Note, u.logger)
 	var faults []error
@@ -120,7 +120,7 @@ func (u *unit) assemble() error {
 		logger := relay.Bounded(u.logger) // for all groups, and what they read and send with
 		var shared *config.Opened         // by all groups, unless it is coupled to one
 		for group := range destination.ShardGroups {
-			p := part{group: group, destination: destination, broker: shared, selects: u.selection.of(i, rules), logger: logger}
+			p := part{group: group, destination: destination, broker: shared, selects: u.selection.filter(i, rules), logger: logger}
 			if shared == nil {
 				p.broker, err = destination.Open(brokers.Opening{Stdout: u.options.Stdout, Group: group, Pool: u.clients,
 					Logger: logger.With("destination", destination.Name)})
@@ -163,24 +163,24 @@ func (u *unit) closeBrokers() {
 // run delivers until ctx ends or every part has given up: relays drain and give their leases back. What is not released
 // then lasts until release: it is served until the port is closed.
 func (u *unit) run(ctx context.Context) error {
-	aside, endAside := context.WithCancel(context.WithoutCancel(ctx))
-	var besides sync.WaitGroup
-	defer besides.Wait()
-	defer endAside()
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer endBackground()
 	if u.served {
-		besides.Go(func() { u.watch.run(aside) })
+		workers.Go(func() { u.watch.run(background) })
 	}
-	besides.Go(func() { u.notify.run(aside) })
+	workers.Go(func() { u.notify.run(background) })
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
 	for _, c := range u.cfg.Destinations {
 		if c.Source != nil && c.Source.Purge != nil {
-			besides.Go(func() { u.purge(aside, c) })
+			workers.Go(func() { u.purge(background, c) })
 		}
 	}
 	if u.retention != nil {
-		besides.Go(func() { _ = u.retention.Run(aside) }) // it ends with aside, and reports its errors as they come
+		workers.Go(func() { _ = u.retention.Run(background) }) // it ends with background, and reports its errors as they come
 	}
 	err := u.deliver(ctx)
 	_ = u.unselected.Close() // it is in the log
@@ -213,14 +213,14 @@ func (u *unit) endStreams() {
 const (
 	// beginWithin bounds one attempt to begin, on a database that hangs: a namesake's lease is waited for besides.
 	beginWithin = 30 * time.Second
-	// beginAgain is the first pause between two, which doubles up to beginAtLast.
-	beginAgain  = time.Second
-	beginAtLast = 15 * time.Second
+	// beginPause is the first pause between two, which doubles up to longestBeginPause.
+	beginPause        = time.Second
+	longestBeginPause = 15 * time.Second
 )
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
-	for pause := beginAgain; u.registration == nil && u.watch.outbox; pause = min(2*pause, beginAtLast) {
+	for pause := beginPause; u.registration == nil && u.watch.outbox; pause = min(2*pause, longestBeginPause) {
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
 		err := u.checkDatabase(attempt)
 		if err == nil {
@@ -284,6 +284,17 @@ func (u *unit) deliver(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// purge deletes the delivered rows of a table that asks for it, until ctx ends.
+func (u *unit) purge(ctx context.Context, c config.Destination) {
+	p, err := newPurge(u.conn, c, u.logger)
+	if err == nil {
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		u.logger.Error("delivered rows are not deleted", "destination", c.Name, "error", err)
+	}
+}
+
 func (u *unit) runPart(ctx context.Context, p part) error {
 	c := p.destination
 	logger := p.logger
@@ -314,7 +325,7 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	}
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
-	engine.Remedy = remedy(u.called(), c)
+	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)

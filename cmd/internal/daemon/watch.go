@@ -37,13 +37,13 @@ type watch struct {
 	report *health.Report // the last that could be read, or an empty one
 	readAt time.Time      // by this process's clock, when that look began
 	err    error          // of the last look
-	live   map[workOn]health.Live
-	tables map[workOn]func() health.OwnTable
+	live   map[shardGroup]health.Live
+	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
 }
 
-// workOn is a shard group of a destination.
-type workOn struct {
+// shardGroup is one of a destination.
+type shardGroup struct {
 	destination string
 	group       int
 }
@@ -64,7 +64,7 @@ const (
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &health.Report{}, live: make(map[workOn]health.Live), tables: make(map[workOn]func() health.OwnTable)}
+		report: &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable)}
 }
 
 // starting notes a shard group that this relay is to work on.
@@ -77,7 +77,7 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 	if !ofOutbox {
 		owner = tableOwner(w.relay, destination)
 	}
-	w.live[workOn{destination, group}] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
+	w.live[shardGroup{destination, group}] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
 		Since: time.Now()}
 }
 
@@ -85,14 +85,14 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 func (w *watch) reads(destination string, group int, table func() health.OwnTable) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.tables[workOn{destination, group}] = table
+	w.tables[shardGroup{destination, group}] = table
 }
 
 // own lists what is known of the destinations with tables of their own.
 func (w *watch) own() (list []health.OwnTable) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, at := range slices.SortedFunc(maps.Keys(w.tables), workOn.compare) {
+	for _, at := range slices.SortedFunc(maps.Keys(w.tables), shardGroup.compare) {
 		list = append(list, w.tables[at]())
 	}
 	return list
@@ -102,14 +102,14 @@ func (w *watch) own() (list []health.OwnTable) {
 func (w *watch) note(destination string, group int, state relay.State, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.live[workOn{destination, group}]
+	l := w.live[shardGroup{destination, group}]
 	if l.State != string(state) {
 		l.State, l.Since = string(state), time.Now()
 	}
 	if err != nil {
 		l.Cause = err.Error()
 	}
-	w.live[workOn{destination, group}] = l
+	w.live[shardGroup{destination, group}] = l
 }
 
 func (w *watch) run(ctx context.Context) {
@@ -225,16 +225,17 @@ func (w *watch) health() healthPage {
 	return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
 
-// amended is the report on all destinations of the database as it is now, for the console.
-func (w *watch) amended() (r *health.Report, age time.Duration, err error) {
+// current is the report on all destinations of the database as it is now. The console asks for it, so looks become more
+// frequent.
+func (w *watch) current() (r *health.Report, age time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
 	return w.now(w.report, age), age, w.err
 }
 
-// glance is what amended is, for a page of all databases: it doesn't make looks more frequent.
-func (w *watch) glance() (*health.Report, time.Duration) {
+// summary is current without making looks more frequent, for the page of all databases.
+func (w *watch) summary() (*health.Report, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
@@ -258,13 +259,13 @@ func (w *watch) age() time.Duration {
 // works lists what the parts do, in order.
 func (w *watch) works() []health.Live {
 	var list []health.Live
-	for _, at := range slices.SortedFunc(maps.Keys(w.live), workOn.compare) {
+	for _, at := range slices.SortedFunc(maps.Keys(w.live), shardGroup.compare) {
 		list = append(list, w.live[at])
 	}
 	return list
 }
 
-func (a workOn) compare(b workOn) int {
+func (a shardGroup) compare(b shardGroup) int {
 	return cmp.Or(strings.Compare(a.destination, b.destination), a.group-b.group)
 }
 

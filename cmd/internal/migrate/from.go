@@ -238,9 +238,6 @@ type marks struct {
 	Claim mapping.Claim
 }
 
-// A lock that others hold is not waited for long, because others wait behind.
-const lockTimeout = "SET LOCAL lock_timeout = '5s';\n"
-
 // finish waits until the table's relay has delivered what step 1 has left to it.
 func (v *move) finish(ctx context.Context) error {
 	if copies, _, err := copying(ctx, v.conn, v.table); err != nil {

@@ -26,7 +26,8 @@ func Verification(w io.Writer, v *verify.Verification) error {
 	}
 	t := output.NewTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
 	row := func(fault string, m verify.Message, detail string) {
-		t.Row(fault, m.MessageID, m.Position, m.Topic, output.Short(m.Key, 40), m.Sequence, m.CreatedAt.Local().Format(time.DateTime), detail)
+		t.Row(fault, m.MessageID, m.Position, m.Topic, output.Short(m.Key, 40), m.Sequence,
+			m.CreatedAt.Local().Format(time.DateTime), detail)
 	}
 	for _, m := range v.Missing.List {
 		row("missing", m, "was not applied")

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
@@ -73,4 +74,36 @@ func (s *Session) addresses() ([]Address, error) {
 func errNoDatabase() error {
 	return exit.Usagef("no database is named: set OUTBOX_DATABASE_URL or DATABASE_URL to a URL such as postgres://user@localhost/orders, " +
 		"give --database-url, or write database.url to outbox.yaml")
+}
+
+// configuredDatabases are the configuration file's, for commands that need nothing else of it: the one that is named,
+// or all.
+func (s *Session) configuredDatabases() ([]Address, error) {
+	path := s.ConfigPath()
+	if path == "" {
+		return nil, errNoDatabase()
+	}
+	loaded, err := s.Load(load.Input{Unopened: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	all := loaded.Config.All()
+	var list []Address
+	for _, one := range all {
+		at := Address{URL: one.Database.URL.Text(), Origin: "database.url of " + one.Name + " in " + path, Name: one.Name}
+		for _, d := range one.Destinations {
+			at.Destinations = append(at.Destinations, d.Name)
+		}
+		if len(all) == 1 && s.databaseName == "" {
+			at.Name, at.Origin = "", "database.url of "+path
+		}
+		if one.Name == s.databaseName {
+			return []Address{at}, nil
+		}
+		list = append(list, at)
+	}
+	if s.databaseName != "" {
+		return nil, exit.Usagef("%s has no database %q; it has %s", path, s.databaseName, strings.Join(names(list), ", "))
+	}
+	return list, nil
 }

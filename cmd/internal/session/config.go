@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
@@ -60,34 +62,7 @@ func (s *Session) Load(in load.Input, sets []string) (*load.Loaded, error) {
 	return loaded, nil
 }
 
-// configuredDatabases are the configuration file's, for commands that need nothing else of it: the one that is named,
-// or all.
-func (s *Session) configuredDatabases() ([]Address, error) {
-	path := s.ConfigPath()
-	if path == "" {
-		return nil, errNoDatabase()
-	}
-	loaded, err := s.Load(load.Input{Unopened: true}, nil)
-	if err != nil {
-		return nil, err
-	}
-	all := loaded.Config.All()
-	var list []Address
-	for _, one := range all {
-		at := Address{URL: one.Database.URL.Text(), Origin: "database.url of " + one.Name + " in " + path, Name: one.Name}
-		for _, d := range one.Destinations {
-			at.Destinations = append(at.Destinations, d.Name)
-		}
-		if len(all) == 1 && s.databaseName == "" {
-			at.Name, at.Origin = "", "database.url of "+path
-		}
-		if one.Name == s.databaseName {
-			return []Address{at}, nil
-		}
-		list = append(list, at)
-	}
-	if s.databaseName != "" {
-		return nil, exit.Usagef("%s has no database %q; it has %s", path, s.databaseName, strings.Join(names(list), ", "))
-	}
-	return list, nil
+// SetFlag adds --set, whose values are for Load.
+func SetFlag(cmd *cobra.Command, sets *[]string) {
+	cmd.Flags().StringArrayVar(sets, "set", nil, "set PATH=VALUE over file and environment, such as destinations.0.delivery.batch=1000")
 }

@@ -30,10 +30,10 @@ func (s *secrets) all() []string {
 	return slices.Clone(s.texts)
 }
 
-// Redact removes passwords from a text that is to be printed. Nothing should have got there; this is the
+// redact removes passwords from a text that is to be printed. Nothing should have got there; this is the
 // second line of defence.
-func (s *Session) Redact(text string) string {
-	for _, secret := range s.secrets.all() {
+func (s *secrets) redact(text string) string {
+	for _, secret := range s.all() {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "xxxxx")
 		}

@@ -14,15 +14,6 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 )
 
-// Server is the API to use in place of a database, "" for none. An address of a database that is given goes before the
-// environment's server.
-func (s *Session) Server() string {
-	if s.ServerURL == "" && s.DatabaseURL == "" {
-		return s.Getenv("OUTBOX_SERVER")
-	}
-	return s.ServerURL
-}
-
 // remote runs verbs at a relay's API.
 type remote struct {
 	base   *url.URL
@@ -31,22 +22,22 @@ type remote struct {
 }
 
 // remote reads who logs in where. Its errors repeat no secret.
-func (s *Session) remote(server string) (Runner, error) {
+func (s *Session) remote(server string) (r remote, err error) {
 	if s.DatabaseURL != "" {
-		return nil, exit.Usagef("--server and --database-url exclude each other")
+		return r, exit.Usagef("--server and --database-url exclude each other")
 	}
 	base, err := url.Parse(server)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, exit.Usagef("--server must be a URL such as https://relay.example.com:9187")
+		return r, exit.Usagef("--server must be a URL such as https://relay.example.com:9187")
 	}
 	if base.User != nil {
-		return nil, exit.Usagef("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
+		return r, exit.Usagef("a password in --server can be seen by others on this machine: give OUTBOX_SERVER_USER and " +
 			"OUTBOX_SERVER_PASSWORD, or --server-token-file")
 	}
 	if s.databaseName != "" {
 		base = base.JoinPath("databases", s.databaseName)
 	}
-	r := remote{base: base, login: func(*http.Request) {}, client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+	r = remote{base: base, login: func(*http.Request) {}, client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("it redirects elsewhere, where no credentials are sent: correct --server")
 	}}}
 	file := s.tokenFile
@@ -58,7 +49,7 @@ func (s *Session) remote(server string) (Runner, error) {
 	case file != "":
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, exit.With(exit.Config, fmt.Errorf("--server-token-file: %w", err))
+			return r, exit.With(exit.Config, fmt.Errorf("--server-token-file: %w", err))
 		}
 		token := strings.TrimSpace(string(text))
 		s.secrets.add(token)

@@ -18,7 +18,8 @@ type Runner interface {
 // Runner connects to what the flags and the environment name.
 func (s *Session) Runner(ctx context.Context) (Runner, error) {
 	if server := s.Server(); server != "" {
-		return s.remote(server)
+		r, err := s.remote(server)
+		return r, err
 	}
 	conn, err := s.Operate(ctx)
 	if err != nil {

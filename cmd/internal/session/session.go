@@ -50,3 +50,15 @@ func (s *Session) Getenv(name string) string {
 func (s *Session) Colours(w any) bool {
 	return output.IsTerminal(w) && s.Getenv("NO_COLOR") == "" && s.Getenv("TERM") != "dumb"
 }
+
+// Server is the API to use in place of a database, "" for none. An address of a database that is given goes before the
+// environment's server.
+func (s *Session) Server() string {
+	if s.ServerURL == "" && s.DatabaseURL == "" {
+		return s.Getenv("OUTBOX_SERVER")
+	}
+	return s.ServerURL
+}
+
+// Redact removes passwords from a text that is to be printed.
+func (s *Session) Redact(text string) string { return s.secrets.redact(text) }

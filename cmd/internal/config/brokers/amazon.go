@@ -46,19 +46,8 @@ func (s *SNS) SetDefaults() { fields.Adopt(s, sns.Defaults()) }
 
 func (s *SQS) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	cfg := sqs.Config{
-		Queue:     s.Queue,
-		Format:    o.Format,
-		Account:   s.Account,
-		Unordered: s.Unordered,
-		Payload:   s.Payload,
-		Region:    s.Region,
-		Endpoint:  s.Endpoint,
-		TLS:       s.TLS.Config(&faults),
-		Requests:  s.Requests,
-		Timeout:   s.Timeout,
-		Logger:    o.Logger,
-	}
+	var cfg sqs.Config
+	o.configure(&cfg, *s, s.TLS, &faults)
 	if s.CreateQueues {
 		cfg.CreateQueues = &sqs.QueueSettings{}
 	}
@@ -68,18 +57,8 @@ func (s *SQS) open(o Opening) (relay.Broker, error) {
 
 func (s *SNS) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	broker, err := sns.New(sns.Config{
-		Topic:        s.Topic,
-		Format:       o.Format,
-		Unordered:    s.Unordered,
-		CreateTopics: s.CreateTopics,
-		Payload:      s.Payload,
-		Region:       s.Region,
-		Endpoint:     s.Endpoint,
-		TLS:          s.TLS.Config(&faults),
-		Requests:     s.Requests,
-		Timeout:      s.Timeout,
-		Logger:       o.Logger,
-	})
+	var cfg sns.Config
+	o.configure(&cfg, *s, s.TLS, &faults)
+	broker, err := sns.New(cfg)
 	return made(broker, err, &faults)
 }

@@ -33,7 +33,9 @@ func (a *Archive) SetDefaults() { fields.Adopt(a, jsonl.ArchiveDefaults()) }
 func (a *Archive) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("Format", o.lines())
-	broker, err := jsonl.NewArchive(a.Directory, jsonl.ArchiveConfig{Size: int64(a.Size), Age: a.Age, Keep: a.Keep, Logger: o.Logger})
+	cfg := jsonl.ArchiveConfig{Logger: o.Logger}
+	fields.Assign(&cfg, *a)
+	broker, err := jsonl.NewArchive(a.Directory, cfg)
 	return made(broker, err, &faults)
 }
 

@@ -32,17 +32,9 @@ func (*GRPC) shares() bool { return true }
 
 func (g *GRPC) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	broker, err := grpc.New(g.Target, grpc.Config{
-		TLS:             g.TLS.Config(&faults),
-		Token:           g.Token.Text(),
-		Format:          o.Format,
-		Unary:           g.Unary,
-		RequestMessages: g.RequestMessages,
-		MaxMessageBytes: int(g.MaxMessageBytes),
-		AckTimeout:      g.AckTimeout,
-		MaxRetryAfter:   g.MaxRetryAfter,
-		Keepalive:       g.Keepalive,
-		Logger:          o.Logger,
-	})
+	var cfg grpc.Config
+	o.configure(&cfg, *g, g.TLS, &faults)
+	cfg.TokenFile = "" // the loader has read it into Token
+	broker, err := grpc.New(g.Target, cfg)
 	return made(broker, err, &faults)
 }

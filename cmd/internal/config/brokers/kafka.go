@@ -1,8 +1,6 @@
 package brokers
 
 import (
-	"math"
-
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
@@ -38,22 +36,14 @@ func (k *Kafka) shares() bool { return !k.ExactlyOnce }
 
 func (k *Kafka) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	cfg := kafka.Config{
-		Brokers:        k.Brokers,
-		Topic:          k.Topic,
-		Format:         o.Format,
-		ClientID:       k.ClientID,
-		TLS:            k.TLS.Config(&faults),
-		SASL:           k.SASL.config(&faults, o),
-		Compression:    k.Compression,
-		CreateTopics:   k.CreateTopics,
-		InternalTopics: k.InternalTopics,
-		Clients:        min(4*max(o.Groups, 1), 64), // a relay of each shard group makes four calls at once
-		Logger:         o.Logger,
+	cfg := kafka.Config{Clients: min(4*max(o.Groups, 1), 64)} // a relay of each shard group makes four calls at once
+	o.configure(&cfg, *k, k.TLS, &faults)
+	cfg.SASL = k.SASL.config(&faults, o)
+	if !k.CreateTopics {
+		cfg.Partitions = 0
 	}
-	if k.CreateTopics {
-		cfg.Partitions = int32(k.Partitions)
-		cfg.ReplicationFactor = int16(max(min(k.ReplicationFactor, math.MaxInt16), 0)) // 0 leaves it to the cluster, as -1 does in the file
+	if !k.CreateTopics || k.ReplicationFactor < 0 {
+		cfg.ReplicationFactor = 0 // leaves it to the cluster, as -1 does in the file
 	}
 	if !k.ExactlyOnce {
 		broker, err := kafka.New(cfg)

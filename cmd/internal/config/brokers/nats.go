@@ -41,18 +41,8 @@ func (*NATS) shares() bool { return true }
 
 func (n *NATS) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	cfg := nats.Config{
-		Subject:         n.Subject,
-		Format:          o.Format,
-		Stream:          n.Stream,
-		Recall:          n.Recall,
-		CredentialsFile: n.CredentialsFile,
-		User:            n.User,
-		Password:        n.Password.Text(),
-		Token:           n.Token.Text(),
-		TLS:             n.TLS.Config(&faults),
-		Logger:          o.Logger,
-	}
+	var cfg nats.Config
+	o.configure(&cfg, *n, n.TLS, &faults)
 	faults.Add("CredentialsFile", findings.Readable(n.CredentialsFile))
 	if n.CreateStream {
 		cfg.CreateStream = &nats.StreamSettings{Subjects: n.StreamSubjects, Replicas: n.Replicas}

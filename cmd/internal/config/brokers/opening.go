@@ -1,10 +1,13 @@
 package brokers
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
+	"github.com/pgoutbox/outbox/cmd/internal/config/transport"
 	records "github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
@@ -39,6 +42,17 @@ type Opening struct {
 // Coupled is the side of a broker that is coupled to a source.
 type Coupled interface {
 	Source(relay.Source) relay.Source
+}
+
+// configure gives an adapter's configuration what its section and the destination say. cfg is a pointer; faults are of
+// the field TLS.
+func (o Opening) configure(cfg, section any, security transport.TLS, faults *settings.Faults) {
+	fields.Assign(cfg, section)
+	fields.Assign(cfg, struct {
+		Format records.Format
+		TLS    *tls.Config
+		Logger *slog.Logger
+	}{o.Format, security.Config(faults), o.Logger})
 }
 
 // made returns the broker that an adapter has made, or its faults and those that were found before.

@@ -6,6 +6,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
+	"github.com/pgoutbox/outbox/cmd/internal/config/transport"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -30,17 +31,8 @@ func (*PubSub) shares() bool { return true }
 func (p *PubSub) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("CredentialsFile", findings.Readable(p.CredentialsFile))
-	broker, err := pubsub.New(pubsub.Config{
-		Project:         p.Project,
-		Topic:           p.Topic,
-		Format:          o.Format,
-		CreateTopics:    p.CreateTopics,
-		Endpoint:        p.Endpoint,
-		Insecure:        p.Insecure,
-		CredentialsFile: p.CredentialsFile,
-		Requests:        p.Requests,
-		Timeout:         p.Timeout,
-		Logger:          o.Logger,
-	})
+	var cfg pubsub.Config
+	o.configure(&cfg, *p, transport.TLS{}, &faults)
+	broker, err := pubsub.New(cfg)
 	return made(broker, err, &faults)
 }

@@ -41,20 +41,8 @@ func (*RabbitMQ) shares() bool { return true }
 
 func (r *RabbitMQ) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	cfg := rabbitmq.Config{
-		Exchange:       r.Exchange,
-		RoutingKey:     r.RoutingKey,
-		Format:         o.Format,
-		CreateExchange: r.CreateExchange,
-		User:           r.User,
-		Password:       r.Password.Text(),
-		External:       r.External,
-		TLS:            r.TLS.Config(&faults),
-		Logger:         o.Logger,
-	}
-	for _, q := range r.CreateQueues {
-		cfg.CreateQueues = append(cfg.CreateQueues, rabbitmq.Queue{Name: q.Name, Bindings: q.Bindings, MaxLength: int64(q.MaxLength)})
-	}
+	var cfg rabbitmq.Config
+	o.configure(&cfg, *r, r.TLS, &faults)
 	broker, err := rabbitmq.New(r.URL.Text(), cfg)
 	return made(broker, err, &faults)
 }

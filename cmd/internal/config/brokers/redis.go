@@ -43,26 +43,9 @@ func (*Redis) shares() bool { return true }
 func (r *Redis) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	redis.SilenceClient()
-	broker, err := redis.New(strings.Join(r.Addresses, ","), redis.Config{
-		Stream:           r.Stream,
-		Format:           o.Format,
-		CreateStreams:    r.CreateStreams,
-		DedupWindow:      r.DedupWindow,
-		MaxLen:           int64(r.MaxLen),
-		MaxAge:           r.MaxAge,
-		Replicas:         r.Replicas,
-		Fsync:            r.Fsync,
-		Cluster:          r.Cluster,
-		SentinelMaster:   r.SentinelMaster,
-		SentinelUser:     r.SentinelUser,
-		SentinelPassword: r.SentinelPassword.Text(),
-		Database:         r.Database,
-		User:             r.User,
-		Password:         r.Password.Text(),
-		TLS:              r.TLS.Config(&faults),
-		Connections:      max(16, 4*o.Groups), // a relay of each shard group makes four calls at once
-		Logger:           o.Logger,
-	})
+	cfg := redis.Config{Connections: max(16, 4*o.Groups)} // a relay of each shard group makes four calls at once
+	o.configure(&cfg, *r, r.TLS, &faults)
+	broker, err := redis.New(strings.Join(r.Addresses, ","), cfg)
 	return made(broker, err, &faults)
 }
 

@@ -48,11 +48,8 @@ func (r *RegistrySchema) SetDefaults() { r.Type = "avro" }
 // Open makes what frames payloads, or reports all faults together.
 func (r *SchemaRegistry) Open() (*registry.Framer, error) {
 	var faults settings.Faults
-	cfg := registry.Config{
-		URLs: r.URLs, Username: r.Username, Password: r.Password.Text(), Token: r.Token.Text(), TLS: r.TLS.Config(&faults),
-		Subject: r.Subject, IDHeader: r.IDHeader, IndexHeader: r.IndexHeader, Protobuf: r.Protobuf, Register: r.Register,
-		Refresh: r.Refresh, Timeout: r.Timeout,
-	}
+	cfg := registry.Config{TLS: r.TLS.Config(&faults)}
+	fields.Assign(&cfg, *r)
 	for i, s := range r.Schemas {
 		text, field := []byte(nil), fmt.Sprintf("Schemas[%d].Text", i)
 		if s.File == "" {
@@ -65,7 +62,7 @@ func (r *SchemaRegistry) Open() (*registry.Framer, error) {
 				text = []byte(s.File) // so that it isn't called empty too
 			}
 		}
-		cfg.Schemas = append(cfg.Schemas, registry.Schema{Subject: s.Subject, Type: s.Type, Text: string(text)})
+		cfg.Schemas[i].Text = string(text)
 	}
 	framer, err := registry.New(cfg)
 	faults.Add("", err)

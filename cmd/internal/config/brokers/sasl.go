@@ -54,19 +54,14 @@ func (s SASL) config(faults *settings.Faults, o Opening) *kafka.SASL {
 	if s.User == "" && s.Password.Empty() && s.OAuth == nil && s.Mechanism != oauthBearer {
 		return nil
 	}
-	cfg := &kafka.SASL{Mechanism: strings.ToUpper(s.Mechanism), User: s.User, Password: s.Password.Text()}
+	cfg := &kafka.SASL{}
+	fields.Assign(cfg, s)
+	cfg.Mechanism = strings.ToUpper(s.Mechanism)
 	if s.OAuth != nil {
 		var own settings.Faults
-		source, err := oauth.New(oauth.Config{
-			TokenURL:     s.OAuth.TokenURL,
-			ClientID:     s.OAuth.ClientID,
-			ClientSecret: s.OAuth.ClientSecret.Text(),
-			Scopes:       s.OAuth.Scopes,
-			Parameters:   byName(s.OAuth.Parameters),
-			TLS:          s.OAuth.TLS.Config(&own),
-			Timeout:      s.OAuth.Timeout,
-			Logger:       o.Logger,
-		})
+		tokens := oauth.Config{Parameters: byName(s.OAuth.Parameters), TLS: s.OAuth.TLS.Config(&own), Logger: o.Logger}
+		fields.Assign(&tokens, *s.OAuth)
+		source, err := oauth.New(tokens)
 		own.Add("", err)
 		faults.Add("SASL.Token", own.Err())
 		cfg.Token, cfg.Extensions = source.Token, byName(s.OAuth.Extensions)

@@ -50,21 +50,8 @@ func (w *Webhook) SetDefaults() { fields.Adopt(w, webhooks.Defaults()) }
 
 func (w *Webhook) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
-	cfg := webhooks.Config{
-		Format:           o.Format,
-		Batch:            w.Batch,
-		MaxInFlight:      w.MaxInFlight,
-		MaxPayload:       int(w.MaxPayload),
-		Timeout:          w.Timeout,
-		MaxRetryAfter:    w.MaxRetryAfter,
-		Bearer:           w.Bearer.Text(),
-		User:             w.User,
-		Password:         w.Password.Text(),
-		Proxy:            w.Proxy.Text(),
-		TLS:              w.TLS.Config(&faults),
-		UnencryptedHTTP2: w.UnencryptedHTTP2,
-		Logger:           o.Logger,
-	}
+	var cfg webhooks.Config
+	o.configure(&cfg, *w, w.TLS, &faults)
 	faults.Need(w.PreviousSecret.Empty() || !w.Secret.Empty(), "Keys[0]", "not given, but previous_secret is")
 	for i, secret := range []scalar.Secret{w.Secret, w.PreviousSecret} {
 		if secret.Empty() {

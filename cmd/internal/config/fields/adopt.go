@@ -6,22 +6,63 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// Adopt gives the scalars of a section the values that the fields of the same names have in library.
+// Adopt gives the scalars of a section the values that the fields of the same names have in library. section is a
+// pointer.
 func Adopt(section, library any) {
-	adoptValue(reflect.ValueOf(section).Elem(), reflect.ValueOf(library))
+	pair(reflect.ValueOf(section).Elem(), reflect.ValueOf(library), func(setting, field reflect.Value) {
+		if scalar.Is(setting.Type()) {
+			transfer(setting, field)
+		}
+	})
 }
 
-func adoptValue(section, library reflect.Value) {
-	for field, v := range section.Fields() {
-		theirs := library.FieldByName(nameOf(field))
+// Assign gives the fields of library what the settings of the same names have in section, save zero values: these leave
+// what library has. library is a pointer. A setting that has another type there, such as a file for its content, is not
+// assigned.
+func Assign(library, section any) {
+	pair(reflect.ValueOf(section), reflect.ValueOf(library).Elem(), func(setting, field reflect.Value) {
+		if !setting.IsZero() {
+			transfer(field, setting)
+		}
+	})
+}
+
+// pair calls visit with each setting of a section and the field of the same name in library.
+func pair(section, library reflect.Value, visit func(setting, field reflect.Value)) {
+	for f, setting := range section.Fields() {
+		field := library.FieldByName(nameOf(f))
 		switch {
-		case !theirs.IsValid():
-		case scalar.Is(v.Type()) && theirs.CanConvert(v.Type()) && (v.Kind() == reflect.String) == (theirs.Kind() == reflect.String):
-			v.Set(theirs.Convert(v.Type()))
-		case v.Kind() == reflect.Struct && theirs.Kind() == reflect.Struct && !scalar.IsSecret(v.Type()):
-			adoptValue(v, theirs)
+		case !field.IsValid():
+		case setting.Kind() == reflect.Struct && field.Kind() == reflect.Struct && !scalar.IsSecret(setting.Type()):
+			pair(setting, field, visit)
+		default:
+			visit(setting, field)
 		}
 	}
+}
+
+// transfer sets one value to another, if its type can have it.
+func transfer(to, from reflect.Value) {
+	switch {
+	case from.Type().AssignableTo(to.Type()):
+		to.Set(from)
+	case scalar.IsSecret(from.Type()) && to.Kind() == reflect.String:
+		to.SetString(scalar.TextOf(from))
+	case structs(to) && structs(from):
+		list := reflect.MakeSlice(to.Type(), from.Len(), from.Len())
+		for i := range from.Len() {
+			Assign(list.Index(i).Addr().Interface(), from.Index(i).Interface())
+		}
+		to.Set(list)
+	case to.CanInt() && from.CanInt() && to.OverflowInt(from.Int()): // the section's bounds report it
+	case scalar.Is(from.Type()) && from.CanConvert(to.Type()) && (to.Kind() == reflect.String) == (from.Kind() == reflect.String):
+		to.Set(from.Convert(to.Type()))
+	}
+}
+
+// structs reports whether a value is a list of structs.
+func structs(v reflect.Value) bool {
+	return v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct
 }
 
 // nameOf is the name that a setting has in what the section configures.

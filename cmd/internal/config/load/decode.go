@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // decoder puts a YAML document into the configuration. It works on the syntax
@@ -199,7 +200,7 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string, at findings.
 		if !found {
 			d.Fault(at, here, "%s", unknown(v.Type(), name))
 			// What it is meant to be isn't missing.
-			if near, found := findings.Nearest(name, fields.Keys(v.Type())); found {
+			if near, found := value.Nearest(name, fields.Keys(v.Type())); found {
 				d.Rejected[fields.Join(path, near)] = true
 			}
 			if v.Type() == reflect.TypeFor[brokers.Broker]() {

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // environment applies the OUTBOX_* variables. One that is no setting is no
@@ -29,7 +30,7 @@ func (l *loader) environment() {
 		}
 		if meant := brokerVariable(name); meant != "" {
 			l.Warn("the environment variable %s is not used: that broker's name here is %s", name, meant)
-		} else if near, found := findings.Nearest(name, known); found {
+		} else if near, found := value.Nearest(name, known); found {
 			l.Warn("the environment variable %s is not used; did you mean %s?", name, near)
 		} else if !ofOthers.MatchString(name) {
 			l.Warn("the environment variable %s is not used: there is no such setting (outbox config schema has all; "+

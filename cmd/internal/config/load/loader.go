@@ -7,7 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
-	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // loader holds the state of one call of Config.
@@ -27,8 +27,8 @@ func (l *loader) lookup(name string) (string, bool) {
 
 // set gives a scalar its value and its origin.
 func (l *loader) set(v reflect.Value, text, path string, at findings.Origin) {
-	if complaint := scalar.SetText(v, text); complaint != "" {
-		l.Fault(at, path, "%s", complaint)
+	if err := value.Set(v, text); err != nil {
+		l.Fault(at, path, "%v", err)
 		return
 	}
 	delete(l.Rejected, path)

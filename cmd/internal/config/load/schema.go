@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
+	"strconv"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // Schema returns the JSON schema of the file, for editors. It knows what a
@@ -21,7 +22,7 @@ func Schema() ([]byte, error) {
 		return &jsonschema.Schema{Type: "string", Pattern: pattern}
 	}
 	schema, err := jsonschema.For[config.Config](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		scalar.DurationType: text(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variable),
+		value.DurationType: text(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|` + variable),
 		scalar.SizeType: {AnyOf: []*jsonschema.Schema{
 			{Type: "integer", Minimum: jsonschema.Ptr(0.0)},
 			text(`^[0-9]+ *([kKMG]?B|[KMG]iB)?$|` + variable),
@@ -76,20 +77,19 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 		annotate(schema.Items, fields.New(t.Elem()), "")
 	default:
 		one := jsonschema.Schema{Type: schema.Type, Pattern: schema.Pattern, AnyOf: schema.AnyOf}
-		if enum, found := tag.Lookup("enum"); found {
-			for _, value := range strings.Split(enum, ",") {
-				one.Enum = append(one.Enum, value)
-			}
+		bounds := value.BoundsOf(tag)
+		for _, choice := range bounds.Enum {
+			one.Enum = append(one.Enum, choice)
 		}
-		if n, found := limit(tag, "min"); found && t != scalar.SizeType && t != scalar.DurationType {
-			one.Minimum = jsonschema.Ptr(float64(n))
+		if n, err := strconv.ParseFloat(bounds.Min, 64); err == nil && t != scalar.SizeType && t != value.DurationType {
+			one.Minimum = &n
 		}
-		if n, found := limit(tag, "max"); found {
-			one.Maximum = jsonschema.Ptr(float64(n))
+		if n, err := strconv.ParseFloat(bounds.Max, 64); err == nil {
+			one.Maximum = &n
 		}
 		schema.Type, schema.Pattern, schema.AnyOf = "", "", append(one.AnyOf, &jsonschema.Schema{Type: "null"})
 		if one.Type != "" {
-			if len(one.Enum) > 0 || !scalar.IsText(t) && t != scalar.DurationType {
+			if len(one.Enum) > 0 || !scalar.IsText(t) && t != value.DurationType {
 				schema.AnyOf = append(schema.AnyOf, &jsonschema.Schema{Type: "string", Pattern: variable})
 			}
 			one.AnyOf = nil
@@ -105,11 +105,11 @@ func annotate(schema *jsonschema.Schema, v reflect.Value, tag reflect.StructTag)
 }
 
 func defaultOf(v reflect.Value) json.RawMessage {
-	value := v.Interface()
-	if v.Type() == scalar.DurationType {
-		value = written(v)
+	plain := v.Interface()
+	if v.Type() == value.DurationType {
+		plain = written(v)
 	}
-	b, err := json.Marshal(value)
+	b, err := json.Marshal(plain)
 	if err != nil {
 		panic(fmt.Sprintf("config: default of type %s: %v", v.Type(), err)) // only basic types occur
 	}

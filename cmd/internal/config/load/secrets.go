@@ -7,6 +7,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // secretFiles reads what the _file twins of secrets name.
@@ -47,7 +48,7 @@ func (l *loader) secretFiles() {
 			l.Fault(other, twin.Path, "the file %q is empty", twin.Value.String())
 			l.Rejected[s.Path] = true
 		default:
-			scalar.SetTextOf(s.Value, secret)
+			_ = value.Set(s.Value, secret) // any text is one
 			l.Origins[s.Path] = other
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
-	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // unknown means that a section has no such key, and which one may be meant.
@@ -21,7 +21,7 @@ func unknown(t reflect.Type, name string) string {
 			return "unknown key; its name here is " + meant
 		}
 	}
-	if near, found := findings.Nearest(name, names); found {
+	if near, found := value.Nearest(name, names); found {
 		return fmt.Sprintf("unknown key; did you mean %q?", near)
 	}
 	if places := elsewhere(reflect.TypeFor[config.Config](), "", name); len(places) > 0 && len(places) < 4 {

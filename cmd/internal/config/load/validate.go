@@ -1,11 +1,8 @@
 package load
 
 import (
-	"fmt"
 	"reflect"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 func (l *loader) validate(c *config.Config) {
@@ -28,24 +26,12 @@ func (l *loader) validate(c *config.Config) {
 
 // constraints checks what the tags of a field demand.
 func (l *loader) constraints(s fields.Setting) {
-	tag := s.Field.Tag
-	if enum, found := tag.Lookup("enum"); found {
-		allowed, given := strings.Split(enum, ","), s.Value.String()
-		hint := ""
-		if near, found := findings.Nearest(given, allowed); found {
-			hint = fmt.Sprintf("; did you mean %q?", near)
-		}
-		l.Check(slices.Contains(allowed, given), s.Path, "%q is not one of %s%s", given, strings.Join(allowed, ", "), hint)
-	}
-	if _, bounded := tag.Lookup("min"); s.Value.Type() == scalar.DurationType && !bounded {
+	bounds := value.BoundsOf(s.Field.Tag)
+	if s.Value.Type() == value.DurationType && bounds.Min == "" {
 		l.Check(s.Value.Int() > 0, s.Path, "%s is not a positive duration", duration(time.Duration(s.Value.Int())))
 	}
-	if least, found := limit(tag, "min"); found {
-		l.Check(s.Value.Int() >= least, s.Path, "%v is too small; the least is %d", s.Value.Interface(), least)
-	}
-	if most, found := limit(tag, "max"); found {
-		l.Check(s.Value.Int() <= most, s.Path, "%v is too large; the most is %d", s.Value.Interface(), most)
-	}
+	err := bounds.Check(s.Value)
+	l.Check(err == nil, s.Path, "%v", err)
 	l.meant(s)
 	l.login(s)
 }
@@ -78,9 +64,4 @@ func (l *loader) meant(s fields.Setting) {
 		l.Check(byDefault.IsZero(), s.Path, "%s would mean the default, %s: leave it out, or give another",
 			written(s.Value), written(byDefault))
 	}
-}
-
-func limit(tag reflect.StructTag, name string) (int64, bool) {
-	n, err := strconv.ParseInt(tag.Get(name), 10, 64)
-	return n, err == nil
 }

@@ -69,6 +69,12 @@ func (m masked[M]) Format(f fmt.State, verb rune) {
 // LogValue masks it in logs.
 func (m masked[M]) LogValue() slog.Value { return slog.StringValue(m.String()) }
 
+// UnmarshalText takes any text.
+func (m *masked[M]) UnmarshalText(text []byte) error {
+	m.set(string(text))
+	return nil
+}
+
 // MarshalText masks it in JSON and other encodings.
 func (m masked[M]) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 

@@ -1,6 +1,7 @@
 package scalar
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -30,6 +31,16 @@ func (s Size) String() string {
 
 // MarshalText returns what String does.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads 16MiB.
+func (s *Size) UnmarshalText(text []byte) error {
+	size, ok := parseSize(string(text))
+	if !ok {
+		return errors.New("is not a size such as 16MiB, 500kB or 1048576")
+	}
+	*s = size
+	return nil
+}
 
 func parseSize(text string) (Size, bool) {
 	digits := strings.TrimRight(text, "BiKkMG")

@@ -12,9 +12,9 @@ import (
 // maxConnections bounds those to the HTTP port.
 const maxConnections = 512
 
-// crowd bounds the connections of a server. When there is one too many, that one is closed which has waited longest for
-// its client: a probe, which asks at once, gets its answer however many connections are held open.
-type crowd struct {
+// connections bounds those of a server. When there is one too many, the one that has waited longest for its client is
+// closed: so a probe, which asks at once, is answered however many connections are held open.
+type connections struct {
 	limit int
 
 	mu      sync.Mutex
@@ -24,8 +24,8 @@ type crowd struct {
 
 type connKey struct{}
 
-// guard has the server tell of its connections.
-func (c *crowd) guard(s *http.Server) {
+// guard makes the server report its connections.
+func (c *connections) guard(s *http.Server) {
 	c.all = map[net.Conn]bool{}
 	s.ConnState = c.note
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -39,8 +39,8 @@ func (c *crowd) guard(s *http.Server) {
 	})
 }
 
-// note keeps count. StateActive says nothing: a first byte is no request.
-func (c *crowd) note(conn net.Conn, state http.ConnState) {
+// note counts connections. StateActive is ignored: a first byte is no request.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if state == http.StateActive {
@@ -61,8 +61,8 @@ func (c *crowd) note(conn net.Conn, state http.ConnState) {
 		c.waiting = c.waiting[1:]
 		delete(c.all, longest)
 		if t, ok := longest.(*tls.Conn); ok {
-			longest = t.NetConn() // to say goodbye would take as long as the client likes
+			longest = t.NetConn() // closing TLS first would take as long as the client likes
 		}
-		_ = longest.Close() // its goroutine tells of it once more
+		_ = longest.Close() // its goroutine reports it once more
 	}
 }

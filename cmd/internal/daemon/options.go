@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"io"
+	"log/slog"
+	"reflect"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config"
+)
+
+// Options is what a Daemon needs beside its configuration.
+type Options struct {
+	// Several means that the configuration has a list of databases: one that can't be used is tried until it can, where
+	// a single one that can't be used at the start ends Run.
+	Several bool
+
+	// Stdout gets the messages of destinations with the broker stdout.
+	Stdout io.Writer
+
+	// Version and Revision are those of the program.
+	Version, Revision string
+
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+// Database is one to deliver from.
+type Database struct {
+	// Name is the one in the configuration.
+	Name string
+
+	// Origin says where the address of the database was found, for errors.
+	Origin string
+
+	Conn *pgx.ConnConfig
+
+	// Config is valid, as package load returns it. What it says of the process is the same in all.
+	Config config.Config
+}
+
+// same reports whether nothing that concerns the database differs.
+func (db Database) same(other Database) bool {
+	a, b := db.Config, other.Config
+	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Destinations},
+		[]any{b.Database, b.Retention, b.Notify, b.Destinations})
+}

@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/pgoutbox/outbox/cmd/internal/telemetry"
+	"github.com/pgoutbox/outbox/oteloutbox"
+)
+
+// Run delivers until ctx ends or every part has given up. The order of its end: relays drain and give
+// their leases back; then health and metrics end; then the name is free again. It runs once.
+func (d *Daemon) Run(ctx context.Context) (err error) {
+	defer close(d.done)
+	defer func() { d.release() }()
+	if d.traces, err = d.openTraces(ctx); err != nil {
+		return err
+	}
+	defer d.traces.close()
+	alone := d.units[0]
+	if alone.watch.outbox && !d.options.Several {
+		if err := alone.checkDatabase(ctx); err != nil {
+			return err
+		}
+	}
+	listener, err := d.listen()
+	if err != nil {
+		return err
+	}
+	if alone.watch.outbox && !d.options.Several {
+		err = alone.register(ctx)
+	}
+	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer endBackground()
+	for _, u := range d.units {
+		if err == nil {
+			err = d.connect(background, u, listener != nil)
+		}
+	}
+	if err != nil {
+		if listener != nil {
+			_ = listener.Close() // no request has been served
+		}
+		return err
+	}
+	if listener != nil {
+		d.route()
+		workers.Go(func() { d.serveHTTP(background, listener) })
+	}
+
+	destinations := 0
+	for _, db := range d.wanted {
+		destinations += len(db.Config.Destinations)
+	}
+	d.logger.Info("relay started", "relay", d.cfg.Name, "version", d.options.Version, "databases", len(d.wanted),
+		"destinations", destinations, "http", d.cfg.HTTP.Listen, "pid", os.Getpid())
+	workers.Go(func() { supervised(background, os.Getenv) }) // its watchdog while it drains, too
+	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
+	defer announce()
+	err = d.deliver(ctx, background)
+	d.logger.Info("relay stopped", "relay", d.cfg.Name)
+	return err
+}
+
+// deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,
+// or all have given up.
+func (d *Daemon) deliver(ctx, background context.Context) error {
+	type outcome struct {
+		unit *unit
+		err  error
+	}
+	ended := make(chan outcome)
+	running := 0
+	start := func(u *unit) {
+		own, stop := context.WithCancel(ctx)
+		u.stop = stop
+		running++
+		go func() { ended <- outcome{u, u.run(own)} }()
+	}
+	for _, u := range d.units {
+		start(u)
+	}
+	errs := make(map[*unit]error)
+	for running > 0 {
+		select {
+		case o := <-ended:
+			running--
+			o.unit.stop()
+			o.unit.stop = nil
+			if errs[o.unit] = o.err; ctx.Err() == nil && o.unit.ending {
+				d.change(background, start)
+			}
+		case r := <-d.reloads:
+			d.wanted, d.failed = r.databases, nil
+			d.change(background, start)
+			close(r.taken)
+		}
+	}
+	all := []error{d.failed}
+	for _, u := range d.units {
+		all = append(all, errs[u])
+	}
+	return errors.Join(all...)
+}
+
+func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
+	cfg := telemetry.Config{
+		Endpoint: d.cfg.Telemetry.Endpoint, Authorization: d.cfg.Telemetry.Authorization.Text(),
+		Instance: d.cfg.Name, Version: d.options.Version, Logger: d.logger,
+		Observe: func(o telemetry.Outcome, n int) { d.process.spans.WithLabelValues(string(o)).Add(float64(n)) },
+	}
+	wanted, err := telemetry.Wanted(cfg, os.Getenv)
+	if !wanted || err != nil {
+		return nil, err
+	}
+	for _, o := range telemetry.Outcomes() {
+		cfg.Observe(o, 0) // counters that are there before the first span
+	}
+	exporter, err := telemetry.New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &traces{exporter, oteloutbox.New(exporter.Provider()), d.process.spans}, nil
+}
