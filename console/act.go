@@ -165,7 +165,8 @@ func (v *view) propose(w http.ResponseWriter, status int, verb verbs.Verb, param
 	if result != nil {
 		title = foreign(strings.TrimSuffix(verb.Question(params, result), "?"), 100)
 	}
-	form := []any{here(v.path), attr("method", "post"), attr("class", "act"), hidden("_back", v.get("_back")), hidden("_once", token(v.now))}
+	form := []any{here(v.path), attr("method", "post"), attr("class", "act"), hidden("_back", v.get("_back")),
+		hidden("_once", token(v.now))}
 	if wrong != nil && status == http.StatusOK { // what is missing is filled in, and counted first
 		title, form = title+"…", append(form, hidden(proposal, "1"))
 	}

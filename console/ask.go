@@ -64,7 +64,8 @@ func (v *view) question(w http.ResponseWriter, r *http.Request) {
 	case wrong != nil:
 		status = http.StatusBadRequest
 	}
-	v.write(w, status, verb.Name, list{el("p.crumb", el("a", here("verbs"), "Verbs"), " / ", verb.Name), el("h1", verb.Short), explained(verb),
+	v.write(w, status, verb.Name, list{el("p.crumb", el("a", here("verbs"), "Verbs"), " / ", verb.Name), el("h1", verb.Short),
+		explained(verb),
 		when(wrong != nil, el("p.problem", attr("role", "alert"), errorText(wrong))), when(len(verb.Params) > 0, el("form", form...)),
 		command(verb.Command(params)), answer})
 }

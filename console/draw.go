@@ -211,9 +211,20 @@ func (v *view) facts(f sheet.Facts) any {
 		case nil, "", sheet.Key(""), sheet.Note(""), sheet.Code(""), sheet.Clock{}:
 			continue
 		}
-		pairs = append(pairs, c.Title, v.cell(c.Value))
+		pairs = append(pairs, c.Title, v.cell(whole(c.Value)))
 	}
 	return list{when(v.operates() && len(f.Acts) > 0, el("p.buttons", v.buttons(f.Acts))), facts(pairs...)}
+}
+
+// whole is a value that need not be short.
+func whole(value any) any {
+	switch value := value.(type) {
+	case outbox.ID:
+		return value.String()
+	case sheet.Link:
+		return sheet.Link{Value: whole(value.Value), Verb: value.Verb, Params: value.Params}
+	}
+	return value
 }
 
 // life draws what happened to a message.

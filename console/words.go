@@ -5,23 +5,13 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // foreign is a text of others as a page can show it: what can't be printed is spelled out, and a long one is cut.
-func foreign(s string, most int) string {
-	if len(s) > most {
-		end := most
-		for end > 0 && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		s = s[:end] + "…"
-	}
-	return printed.Text(s)
-}
+func foreign(s string, most int) string { return printed.Text(printed.Cut(s, most)) }
 
 // ago is a moment relative to now, with the exact one on hover.
 func ago(now, t time.Time) *element {

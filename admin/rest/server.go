@@ -137,7 +137,8 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream))
 	for _, v := range table {
 		methods[v.Path()] = v.Method()
-		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
+		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(
+			func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
 	}
 	mux.HandleFunc("/", a.authenticated(func(w http.ResponseWriter, r *http.Request, _ Caller) {
 		if allowed := methods[r.URL.Path]; allowed != "" {

@@ -172,8 +172,8 @@ other commands: --group. AGAIN counts those that were requeued before, and faile
 func groupRow(g find.DeadGroup) sheet.Row {
 	of := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
 	return sheet.Of("Group", sheet.To(g.Fingerprint, "dead ls", of...), "Cause", sheet.Mark{State: health.StateDead, Word: g.Reason},
-		route, sheet.Route(g.Topic, g.Destination), "Messages", g.Messages, "New", g.New, "Again", g.Again, "First", g.First, "Last", g.Last,
-		"Error of the last", sheet.Error(g.Error)).
+		route, sheet.Route(g.Topic, g.Destination), "Messages", g.Messages, "New", g.New, "Again", g.Again, "First", g.First,
+		"Last", g.Last, "Error of the last", sheet.Error(g.Error)).
 		Can("dead requeue", "Requeue…", of...).Can("dead ack", "Acknowledge…", of...).Can("dead discard", "Discard…", of...)
 }
 

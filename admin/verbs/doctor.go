@@ -77,7 +77,9 @@ func arrived(c health.Canary) string {
 	settled := lines(slices.Sorted(maps.Keys(c.Settled)), func(name string) string {
 		return fmt.Sprintf("%s settled it after %v", name, c.Settled[name])
 	})
-	failed := lines(slices.Sorted(maps.Keys(c.Failed)), func(name string) string { return name + " could not deliver it: " + c.Failed[name] })
+	failed := lines(slices.Sorted(maps.Keys(c.Failed)), func(name string) string {
+		return name + " could not deliver it: " + c.Failed[name]
+	})
 	waiting := lines(c.Waiting, func(name string) string { return name + " has not come to it" })
 	return strings.TrimSpace(settled + "\n" + failed + "\n" + waiting)
 }

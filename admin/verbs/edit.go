@@ -114,7 +114,8 @@ is masked, without showing it.`,
 	}, texts[DeadEdit, []find.DeadLetter]{
 		done: func(letters []find.DeadLetter) string {
 			return lines(letters, func(l find.DeadLetter) string {
-				return fmt.Sprintf("edited %s; send it by: outbox dead requeue %s --destination %s", l.MessageID, l.MessageID, shell.Word(l.Destination))
+				return fmt.Sprintf("edited %s; send it by: outbox dead requeue %s --destination %s", l.MessageID,
+					l.MessageID, shell.Word(l.Destination))
 			})
 		},
 		preview: func(letters []find.DeadLetter) (parts sheet.Parts) {

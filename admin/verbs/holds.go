@@ -39,15 +39,16 @@ delivery time is still to come, or when an operator has to decide (blocked). Wha
 }
 
 func laneRow(l find.HeldLane) sheet.Row {
-	id, next := "", any(l.Due)
-	if !l.MessageID.IsZero() {
-		id = l.MessageID.String()
+	id := l.MessageID.String()
+	first, next := sheet.To(l.MessageID, "messages show", "message", id), any(l.Due)
+	if l.MessageID.IsZero() {
+		first = nil
 	}
 	if l.Blocked {
 		next = sheet.Mark{State: health.StateBlocked, Word: "blocked"}
 	}
-	row := sheet.Of("Key", sheet.To(sheet.Key(l.Lane), "messages show", "message", id), route, sheet.Route(l.Topic, l.Destination),
-		"Messages", l.Messages, "Attempts", l.Attempts, "Since", l.Since, "Next try", next, "Error", sheet.Error(l.Error))
+	row := sheet.Of("Key", sheet.Key(l.Lane), "First", first, route, sheet.Route(l.Topic, l.Destination), "Messages", l.Messages,
+		"Attempts", l.Attempts, "Since", l.Since, "Next try", next, "Error", sheet.Error(l.Error))
 	if l.Blocked {
 		return row.Can("dead requeue", "Try again…", "blocked", "true", "ids", id, "destination", l.Destination).
 			Can("dead discard", "Discard…", "blocked", "true", "ids", id, "destination", l.Destination)

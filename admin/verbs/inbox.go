@@ -66,6 +66,7 @@ func showInbox(_ struct{}, i *health.Inbox) sheet.Parts {
 		}
 		destination := schema.InboxPrefix + c.Name
 		return sheet.Of("Consumer", c.Name, "Keys", c.Keys, "Gaps", c.Gaps, "Stored", stored,
-			"Held", sheet.To(c.Held, "holds", "destination", destination), "Dead", sheet.To(c.Dead, "dead group", "destination", destination))
+			"Held", sheet.To(c.Held, "holds", "destination", destination),
+			"Dead", sheet.To(c.Dead, "dead group", "destination", destination))
 	}))
 }

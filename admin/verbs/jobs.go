@@ -138,8 +138,9 @@ stopped, undone.`,
 		return jobs.List(ctx, db, jobs.Filter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
 	}, func(p JobsList, all []jobs.Job) sheet.Parts {
 		return listPage("Jobs", "nobody has begun one", all, func(j jobs.Job) sheet.Row {
-			return sheet.Of("Job", sheet.To(sheet.ID(j.ID), "jobs show", "id", strconv.FormatInt(j.ID, 10)), "Verb", string(j.Verb), "State", j.State,
-				"Done", j.Done, "Skipped", j.Skipped, "Left", j.Left, "Destination", sheet.Destination(j.Destination), "By", j.Actor,
+			return sheet.Of("Job", sheet.To(sheet.ID(j.ID), "jobs show", "id", strconv.FormatInt(j.ID, 10)), "Verb", string(j.Verb),
+				"State", j.State, "Done", j.Done, "Skipped", j.Skipped, "Left", j.Left,
+				"Destination", sheet.Destination(j.Destination), "By", j.Actor,
 				"Listed", j.Planned, "Reason", sheet.Note(j.Reason))
 		}, p.Limit, "before", func(j jobs.Job) string { return strconv.FormatInt(j.ID, 10) })
 	})

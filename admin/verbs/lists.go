@@ -9,7 +9,8 @@ import (
 // route is the title of a column that has the way of messages.
 const route = "Topic → destination"
 
-// listPage describes a page of things, row by row. If it is full, the parameter leads to the next page by the last thing.
+// listPage describes a page of things, row by row. If it is full, the parameter leads to the next page by the last
+// thing.
 func listPage[T any](title, empty string, all []T, row func(T) sheet.Row, limit int, param string, last func(T) string) sheet.Parts {
 	parts := sheet.Parts{sheet.List(title, empty, all, row)}
 	if len(all) > 0 && len(all) == limit {

@@ -89,8 +89,9 @@ index. By topic, header and time alone one message after the other is looked at,
 		looked := fmt.Sprintf("%s in %d of %s looked at in %s", printed.Many(found.Looked, "message", "messages"), found.Segments,
 			printed.Many(found.Of, "segment", "segments"), printed.Span(time.Duration(found.Seconds*float64(time.Second))))
 		parts := sheet.Parts{sheet.List("Messages", "", found.Messages, func(m find.Message) sheet.Row {
-			return sheet.Of("Message", sheet.To(m.MessageID, "messages show", "message", m.MessageID.String()), "Position", sheet.ID(m.Position),
-				"Transaction", m.Transaction, "Segment", segment(m.Segment), "Topic", m.Topic, "Key", sheet.Key(m.Key),
+			return sheet.Of("Message", sheet.To(m.MessageID, "messages show", "message", m.MessageID.String()),
+				"Position", sheet.ID(m.Position), "Transaction", m.Transaction, "Segment", segment(m.Segment),
+				"Topic", m.Topic, "Key", sheet.Key(m.Key),
 				"Event type", m.EventType, "Written", m.CreatedAt)
 		}), sheet.Hint(looked)}
 		if found.Next != "" {
@@ -163,9 +164,10 @@ func (p MessagesShow) life(m find.MessageLife) sheet.Parts {
 		life = append(life, arrival(m.MessageID.String(), a))
 		passed = passed || a.State == find.AtPassed
 	}
-	parts := sheet.Parts{sheet.Head(title), life, sheet.Facts(sheet.Of("Message", m.MessageID, "Position", sheet.ID(m.Position), "Transaction", transaction,
-		"Segment", segment(m.Segment), "Topic", m.Topic, "Key", sheet.Key(m.Key), "Aggregate", strings.TrimSpace(m.AggregateType+" "+m.AggregateID),
-		"Event type", m.EventType, "Content type", m.ContentType, "Trace", sheet.Code(m.TraceID))),
+	parts := sheet.Parts{sheet.Head(title), life, sheet.Facts(sheet.Of("Message", m.MessageID, "Position", sheet.ID(m.Position),
+		"Transaction", transaction, "Segment", segment(m.Segment), "Topic", m.Topic, "Key", sheet.Key(m.Key),
+		"Aggregate", strings.TrimSpace(m.AggregateType+" "+m.AggregateID), "Event type", m.EventType,
+		"Content type", m.ContentType, "Trace", sheet.Code(m.TraceID))),
 		sheet.Block{Title: "Headers", Text: m.Headers}, payload(p.Payload, m.Payload)}
 	if passed {
 		parts = append(parts, sheet.Hint("Passed: it was delivered, or the destination didn't select it, or an "+

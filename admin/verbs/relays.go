@@ -23,7 +23,8 @@ func relaysList() Verb {
 }
 
 func relayTable(relays []health.Relay) sheet.Table {
-	return sheet.List("Relays", "no relay has ever run on this database: start one by outbox relay", relays, func(r health.Relay) sheet.Row {
+	const empty = "no relay has ever run on this database: start one by outbox relay"
+	return sheet.List("Relays", empty, relays, func(r health.Relay) sheet.Row {
 		state, to := sheet.Mark{State: health.StateFlowing, Word: "live"}, any("stands by")
 		if !r.Live {
 			state = sheet.Mark{State: health.StateLagging, Word: "silent"}

@@ -33,9 +33,11 @@ outbox destinations drop removes one that nobody serves any more. How many messa
 				needed += s.Bytes
 			}
 		}
-		return sheet.Parts{sheet.Hint(fmt.Sprintf("The outbox has %s, of which %s are needed by somebody", printed.Bytes(total), printed.Bytes(needed))),
+		return sheet.Parts{sheet.Hint(fmt.Sprintf("The outbox has %s, of which %s are needed by somebody",
+			printed.Bytes(total), printed.Bytes(needed))),
 			sheet.List("Segments", "", segments, func(s health.RetainedSegment) sheet.Row {
-				return sheet.Of("Segment", sheet.Code(s.Name), "Size", sheet.Bytes(s.Bytes), "Messages", admin.Count{N: s.Messages, Estimated: true},
+				return sheet.Of("Segment", sheet.Code(s.Name), "Size", sheet.Bytes(s.Bytes),
+					"Messages", admin.Count{N: s.Messages, Estimated: true},
 					"Oldest", sheet.Clock(s.Oldest), "Needed by", sheet.Destinations(s.NeededBy), "Emptied", s.Emptied())
 			})}
 	})

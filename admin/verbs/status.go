@@ -53,8 +53,8 @@ a line that counts the states and names the worst. One that can't be asked is un
 		}
 		if len(r.Unselected) > 0 {
 			parts = append(parts, sheet.List("Selected by no destination", "", r.Unselected, func(u health.Unselected) sheet.Row {
-				return sheet.Of("Selected by no destination", u.Topic, "Messages", u.Messages, "Latest", u.Last, "Event type", sheet.Key(u.EventType),
-					"Seen by", u.Relay)
+				return sheet.Of("Selected by no destination", u.Topic, "Messages", u.Messages, "Latest", u.Last,
+					"Event type", sheet.Key(u.EventType), "Seen by", u.Relay)
 			}), sheet.Line("add these topics to a destination's topics or filter, or drop them by a rule to say that this is meant"))
 		}
 		return parts
@@ -63,7 +63,8 @@ a line that counts the states and names the worst. One that can't be asked is un
 
 // DestinationParts describes the destinations, and what is wrong with them that the verdict doesn't say.
 func DestinationParts(r *health.Report) sheet.Parts {
-	t := sheet.List("Destinations", "a destination appears when a relay first delivers to it", r.Destinations, func(d health.Destination) sheet.Row {
+	const empty = "a destination appears when a relay first delivers to it"
+	t := sheet.List("Destinations", empty, r.Destinations, func(d health.Destination) sheet.Row {
 		return groupCells(r, d, health.Group{}, true)
 	})
 	t.Rows = nil
@@ -113,7 +114,8 @@ func groupCells(r *health.Report, d health.Destination, g health.Group, first bo
 	case g.Live:
 		lease = printed.Span(g.LeaseUntil.Sub(r.At)) + " left"
 	}
-	row := sheet.Of("Destination", sheet.To(name, "destinations ls", "name", d.Name), "State", sheet.Mark{State: d.Verdict.State, Word: d.Verdict.Words()},
+	row := sheet.Of("Destination", sheet.To(name, "destinations ls", "name", d.Name),
+		"State", sheet.Mark{State: d.Verdict.State, Word: d.Verdict.Words()},
 		"Owner", g.Owner, "Epoch", sheet.ID(g.Epoch), "Lease", lease, "Pending", g.Pending, "Oldest", oldest,
 		"Held", "", "Blocked", "", "Dead", "", "Delivered", "")
 	if first {

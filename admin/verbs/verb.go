@@ -176,8 +176,8 @@ func (v Verb) Label() string {
 	return strings.ToUpper(word[:1]) + word[1:]
 }
 
-// Question is what a person is asked before the verb is run, if [Verb.Asks] says so. found is the result of a dry run, or
-// nil.
+// Question is what a person is asked before the verb is run, if [Verb.Asks] says so. found is the result of a dry run,
+// or nil.
 func (v Verb) Question(params, found any) string {
 	text := v.Label()
 	if n, counted := Count(found); counted {

@@ -24,8 +24,8 @@ type special struct {
 	// formats are those that run knows, instead of the usual ones.
 	formats []output.Format
 
-	// prepare completes the parameters by what only this process can read, before they are checked. It refuses what can't
-	// be printed.
+	// prepare completes the parameters by what only this process can read, before they are checked. It refuses what
+	// can't be printed.
 	prepare func(params any, out output.Format) error
 
 	// run, if not nil, runs the verb on all databases and prints the results, in place of all that follows.
@@ -205,14 +205,16 @@ func (a *app) run(ctx context.Context, v verbs.Verb, own special, params any, c 
 	if err != nil {
 		return err
 	}
-	if err := a.print(out, result, func() sheet.Parts { return v.Show(params, result) }); err != nil || own.judge == nil || out != output.AsTable {
-		return err
+	err = a.print(out, result, func() sheet.Parts { return v.Show(params, result) })
+	if err == nil && own.judge != nil && out == output.AsTable {
+		err = own.judge(result)
 	}
-	return own.judge(result)
+	return err
 }
 
 // confirm shows what would be changed, and asks. It reports whether to go on.
-func (a *app) confirm(v verbs.Verb, params any, c session.Confirmation, out output.Format, run func() (any, error)) (proceed bool, err error) {
+func (a *app) confirm(v verbs.Verb, params any, c session.Confirmation, out output.Format,
+	run func() (any, error)) (proceed bool, err error) {
 	intent := verbs.IntentOf(params)
 	question := v.Question(params, nil)
 	if dry := intent.DryRun; dry || v.Lists {

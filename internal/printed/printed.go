@@ -15,15 +15,18 @@ import (
 const maxKey = 200
 
 // Key is a key in a form for log lines, because a key may be any bytes. It has at most 200 bytes of the key.
-func Key(s string) string {
-	if len(s) > maxKey {
-		end := maxKey
-		for end > maxKey-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		return Text(s[:end]) + "…"
+func Key(s string) string { return Text(Cut(s, maxKey)) }
+
+// Cut is at most so many bytes of a text, with a mark where the rest would be. It splits no character.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
 	}
-	return Text(s)
+	end := most
+	for end > max(most-utf8.UTFMax, 0) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
 }
 
 // Message is what a log line says of a message: its id, topic and key, and its event type and trace if it has them. A

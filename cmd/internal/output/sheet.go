@@ -62,8 +62,11 @@ func (d *drawing) part(part any) {
 		d.line(d.Stderr, Clean(string(p)))
 	case sheet.More:
 		d.line(d.Stderr, "there may be more: add --"+p.Param+" "+Clean(p.Value))
-	case sheet.Head:
-		d.space()
+	case sheet.Head: // what follows has its text
+		if d.begun {
+			d.space()
+			d.begun = false
+		}
 	case sheet.Verdict:
 		d.verdict(p.Verdict)
 	case sheet.Findings:
@@ -111,8 +114,8 @@ func (d *drawing) verdict(v health.Verdict) {
 	word := v.State.Word()
 	text := strings.ToUpper(word)
 	if d.colours {
-		text = map[health.Tone]string{health.Calm: "\x1b[1;32m", health.Attention: "\x1b[1;33m", health.Alarm: "\x1b[1;31m"}[v.State.Tone()] +
-			text + "\x1b[0m"
+		green, yellow, red := "\x1b[1;32m", "\x1b[1;33m", "\x1b[1;31m"
+		text = map[health.Tone]string{health.Calm: green, health.Attention: yellow, health.Alarm: red}[v.State.Tone()] + text + "\x1b[0m"
 	}
 	d.line(d.Stdout, text+printed.Text(strings.TrimPrefix(v.Sentence(), word)))
 	if remedy := v.Remedy(); remedy != "" {
@@ -142,13 +145,13 @@ func (d *drawing) text(value any) string {
 	case sheet.ID:
 		return fmt.Sprint(int64(v))
 	case sheet.Key:
-		return Short(string(v), 40)
+		return printed.Cut(string(v), 40)
 	case sheet.Note:
-		return Short(string(v), 60)
+		return printed.Cut(string(v), 60)
 	case sheet.Code:
-		return Short(string(v), 80)
+		return printed.Cut(string(v), 80)
 	case sheet.Error:
-		return Short(string(v), ErrorWidth)
+		return printed.Cut(string(v), 300) // the repair is at its end
 	case sheet.Bytes:
 		return printed.Bytes(int64(v))
 	case time.Time:

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -41,15 +40,4 @@ func Clean(s string) string {
 		return "-"
 	}
 	return printed.Text(s)
-}
-
-// ErrorWidth bounds an error in the last column of a table, in runes. The repair stands at its end.
-const ErrorWidth = 300
-
-// Short cuts s to n runes.
-func Short(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
 }
