@@ -105,6 +105,7 @@ type Retry struct {
 func retry() Verb {
 	return changes(Verb{
 		Name:  "retry",
+		Lists: true,
 		Short: "Try again at once what has failed and waits for its next attempt",
 		Long: `After the cause is cured: the keys need not wait until their time comes. Relays notice within about five seconds.
 The attempt counts like any other: what fails again waits longer, and after the last attempt it is a dead letter.
@@ -116,13 +117,18 @@ relay has the times in memory.`,
   outbox retry kafka --key customer-42`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Retry) (jobs.Retried, error) {
 		return jobs.Retry(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, action)
-	}, texts[Retry, jobs.Retried]{done: func(r jobs.Retried) string {
-		text := fmt.Sprintf("%d keys of %s are due; relays notice within about five seconds", r.Keys, r.Destination)
-		if r.More {
-			text += "; there may be more: run it again"
-		}
-		return text
-	}})
+	}, texts[Retry, jobs.Retried]{
+		done: func(r jobs.Retried) string {
+			text := fmt.Sprintf("%d keys of %s are due; relays notice within about five seconds", r.Keys, r.Destination)
+			if r.More {
+				text += "; there may be more: run it again"
+			}
+			return text
+		},
+		preview: func(r jobs.Retried) sheet.Parts {
+			return sheet.Parts{sheet.Line(fmt.Sprintf("%d keys of %s wait for their next attempt", r.Keys, r.Target))}
+		},
+	})
 }
 
 // Throttle are the parameters of "throttle".

@@ -123,7 +123,7 @@ func TestDeadLettersAreListedAndShownWithoutPayloads(t *testing.T) {
 	d.outbox("dead", "ls", "--limit", "2").want(exitOK, "--after kafka:2:00000000-0000-7000-8000-000000000002").never("k3")
 	d.outbox("dead", "ls", "--after", "kafka:2:00000000-0000-7000-8000-000000000002").want(exitOK, "k3").never("k2")
 	d.outbox("dead", "ls", "--payload").want(exitUsage, "-o json")
-	d.outbox("dead", "ls", "--cause", "bad").want(exitUsage, "invalid, refused or exhausted")
+	d.outbox("dead", "ls", "--cause", "bad").want(exitUsage, "invalid, refused, exhausted")
 	d.outbox("dead", "ls", "-o", "xml").want(exitUsage, "table, json or jsonl")
 	if lines := strings.Split(strings.TrimSpace(d.outbox("dead", "ls", "-o", "jsonl").want(exitOK).stdout), "\n"); len(lines) != 3 {
 		t.Errorf("%d lines", len(lines))

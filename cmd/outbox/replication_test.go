@@ -43,7 +43,7 @@ func TestARunningRelayIsHandedOverFromTheLogToTheTableAndBack(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
 	d.outbox("handover").want(exitUsage, "--destination")
-	d.outbox("handover", "--destination", "file", "--to", "kafka").want(exitUsage, "replication or snapshot")
+	d.outbox("handover", "--destination", "file", "--to", "kafka").want(exitUsage, "replication, snapshot")
 	d.outbox("handover", "--destination", "file", "--to", "replication").want(exitError, "replication:")
 	relay := d.relay(d.replicated(), "--name", "relay-1")
 	d.publish("orders", 5)

@@ -24,8 +24,8 @@ type special struct {
 	// formats are those that run knows, instead of the usual ones.
 	formats []output.Format
 
-	// prepare completes the parameters by what only this process can read, before they are checked. It refuses what
-	// can't be printed.
+	// prepare completes the parameters by what only this process can read, before they are checked, and refuses those
+	// whose result can't be printed.
 	prepare func(params any, out output.Format) error
 
 	// run, if not nil, runs the verb on all databases and prints the results, in place of all that follows.
