@@ -490,7 +490,7 @@ func TestAMessageIsFoundAndItsLifeIsTold(t *testing.T) {
 		VALUES ('00000000-0000-7000-8000-000000000001', 'orders', 'k', 'secret', 'placed', '{"tenant":"acme"}')`)
 	for query, want := range map[string]bool{"key=k": true, "topic=orders": true, "header=tenant%3Dacme": true, "topic=none": false,
 		"message=00000000-0000-7000-8000-000000000001": true} {
-		more := regexp.MustCompile(`href="(messages\?[^"]*after=[^"]*)">Look further`)
+		more := regexp.MustCompile(`href="(messages\?[^"]*after=[^"]*)">More`)
 		found, page := false, "messages?"+query
 		for page != "" { // a busy machine sees less at once
 			_, body := s.visit("vera", "GET", page, nil)
@@ -554,7 +554,7 @@ func TestThePageOfMessagesLooksOnBeforeItIsEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	// On a machine that stands still, the second look ends at the lock as well, and says that there is more.
-	if body := <-page; !strings.Contains(body, `href="message?message=00000000-0000-7000-8000-000000000007"`) && !strings.Contains(body, "Look further") {
+	if body := <-page; !strings.Contains(body, `href="message?message=00000000-0000-7000-8000-000000000007"`) && !strings.Contains(body, ">More<") {
 		t.Errorf("the page is empty: %s", body)
 	}
 }
