@@ -18,9 +18,9 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 )
 
-// An action is a page before it is done: what would happen in numbers, the reason, the command line that does the same.
-// Its address has the parameters, by their names in the table of verbs. Names of ours that aren't parameters begin with
-// an underline.
+// An action is a page before it is done: its preview in numbers, the reason, the command line that does the same.
+// Its address has the parameters, by their names in the table of verbs. Names of ours that aren't parameters begin
+// with an underline.
 
 // once remembers what was done, so that a form that is sent twice acts once.
 type once struct {
@@ -105,7 +105,7 @@ func (v *view) act(w http.ResponseWriter, r *http.Request, done *once) {
 }
 
 // back is where an action leads: to the page that it was begun on, with what it has done.
-func (v *view) back(did string, result any) address {
+func (v *view) back(text string, result any) address {
 	path, query, _ := strings.Cut(v.get("_back"), "?")
 	values, err := url.ParseQuery(query)
 	if _, ok := v.pages[path]; !ok || err != nil {
@@ -114,7 +114,7 @@ func (v *view) back(did string, result any) address {
 	if path == "letter" {
 		path, values = "dead", url.Values{} // it may be gone
 	}
-	values.Set("_did", did)
+	values.Set("_did", text)
 	if job, ok := result.(jobs.Job); ok && job.ID > 0 {
 		values.Set("_job", strconv.FormatInt(job.ID, 10))
 	}
@@ -132,11 +132,10 @@ func summary(verb verbs.Verb, parts sheet.Parts) string {
 	if text.Len() == 0 {
 		return verb.Label() + ": done."
 	}
-	return strings.ToUpper(text.String()[1:2]) + text.String()[2:]
+	return text.String()[1:]
 }
 
-// proposal is in forms that ask what would happen. They are posted too: an address is logged on its way, and payloads
-// are not to be.
+// proposal is a field of forms that only preview. They are posted, too, so that payloads don't enter access logs.
 const proposal = "_proposal"
 
 // upFront are the parameters that a form shows; the others that the address doesn't give are folded away.

@@ -1,5 +1,5 @@
-// Package console is the page that operators look at: is it flowing, and if not, why, and what is to be done? It shows
-// what the verbs of package verbs tell, and acts by them. It reads without JavaScript; a small module adds live
+// Package console is the page that operators look at: is it flowing, and if not, why, and what is to be done? It draws
+// what the verbs of package verbs describe, and runs them. It reads without JavaScript; a small module adds live
 // updates. Nothing on it comes from elsewhere.
 package console
 

@@ -15,7 +15,6 @@ import (
 
 var maskPath = regexp.MustCompile(`^\$((\.([^.\[\]*$]+|\*)|\[\*\])+)$`)
 
-// hidden stands for what is masked.
 const hidden = jobs.Masked
 
 // Mask returns a function that hides the values at some paths in payloads of JSON. A path is $ and then, again and

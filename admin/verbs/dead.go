@@ -124,7 +124,7 @@ func deadList() Verb {
 // row describes a dead letter, or a blocked message, of a list.
 func (f Filter) row(l find.DeadLetter) sheet.Row {
 	id := l.MessageID.String()
-	row := sheet.Of("Message", sheet.To(l.MessageID, "dead show", f.of(l)...), "Position", sheet.ID(l.Position),
+	row := sheet.Of("Message", sheet.To(l.MessageID, "dead show", f.names(l)...), "Position", sheet.ID(l.Position),
 		route, sheet.Route(l.Topic, l.Destination), "Key", sheet.Key(l.Key), "Cause", l.Reason, "Attempts", l.Attempts, "Set aside", l.At,
 		"Known to", l.AcknowledgedBy, "Error", sheet.Error(l.Error))
 	if f.Blocked {
@@ -135,8 +135,8 @@ func (f Filter) row(l find.DeadLetter) sheet.Row {
 	return row
 }
 
-// of are the parameters of verbs about one dead letter, or one blocked message.
-func (f Filter) of(l find.DeadLetter) []string {
+// names are the parameters of verbs about one dead letter, or one blocked message.
+func (f Filter) names(l find.DeadLetter) []string {
 	params := []string{"ids", l.MessageID.String(), "destination", l.Destination}
 	if f.Blocked {
 		params = append(params, "blocked", "true")
@@ -170,11 +170,11 @@ other commands: --group. AGAIN counts those that were requeued before, and faile
 }
 
 func groupRow(g find.DeadGroup) sheet.Row {
-	of := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
-	return sheet.Of("Group", sheet.To(g.Fingerprint, "dead ls", of...), "Cause", sheet.Mark{State: health.StateDead, Word: g.Reason},
+	group := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
+	return sheet.Of("Group", sheet.To(g.Fingerprint, "dead ls", group...), "Cause", sheet.Mark{State: health.StateDead, Word: g.Reason},
 		route, sheet.Route(g.Topic, g.Destination), "Messages", g.Messages, "New", g.New, "Again", g.Again, "First", g.First,
 		"Last", g.Last, "Error of the last", sheet.Error(g.Error)).
-		Can("dead requeue", "Requeue…", of...).Can("dead ack", "Acknowledge…", of...).Can("dead discard", "Discard…", of...)
+		Can("dead requeue", "Requeue…", group...).Can("dead ack", "Acknowledge…", group...).Can("dead discard", "Discard…", group...)
 }
 
 func (f *Filter) check() error {
@@ -232,11 +232,11 @@ func (p DeadShow) letter(l find.DeadLetter) sheet.Parts {
 		"Destination", sheet.Destination(l.Destination), "Topic", l.Topic, "Key", sheet.Key(l.Key),
 		"Aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID), "Event type", l.EventType, "Content type", l.ContentType,
 		"Group", sheet.To(l.Fingerprint, "dead ls", "group", l.Fingerprint)).
-		Can("dead requeue", "Requeue…", p.of(l)...).Can("dead discard", "Discard…", p.of(l)...)
+		Can("dead requeue", "Requeue…", p.names(l)...).Can("dead discard", "Discard…", p.names(l)...)
 	if p.Blocked {
 		about.Cells = append(about.Cells, sheet.Cell{Title: "Behind it", Value: l.Behind})
 	} else {
-		about = about.Can("dead ack", "Acknowledge…", p.of(l)...).Can("dead edit", "Edit…", "message", id, "destination", l.Destination)
+		about = about.Can("dead ack", "Acknowledge…", p.names(l)...).Can("dead edit", "Edit…", "message", id, "destination", l.Destination)
 	}
 	life := sheet.Life{{At: l.CreatedAt, What: "written"}, {At: l.At, What: l.Reason, Wrong: true,
 		Text: sheet.Error(printed.Many(l.Attempts, "attempt", "attempts") + ": " + l.Error)}}
