@@ -36,6 +36,7 @@ type Window struct {
 func inboxWindow() Verb {
 	return changes(Verb{
 		Name:  "inbox window",
+		Cost:  "Older records may be forgotten",
 		Short: "Say for how long records are kept at least",
 		Long: `A message that comes again within the window has no effect. Make it longer than brokers keep what isn't
 acknowledged, and than anybody goes back in a topic. The tables hold up to two windows.`,
