@@ -632,3 +632,15 @@ func TestTheHelpTellsOfEachState(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEmptyListSaysWhyUnlessItIsASelection(t *testing.T) {
+	t.Parallel()
+	s := setup(t, Options{})
+	const why = "nothing is retried, delayed, paused or blocked"
+	if _, body := s.visit("vera", "GET", "keys", nil); !strings.Contains(body, why) {
+		t.Errorf("all: %s", body)
+	}
+	if _, body := s.visit("vera", "GET", "keys?key=k", nil); strings.Contains(body, why) || !strings.Contains(body, "Show all") {
+		t.Errorf("one key: %s", body)
+	}
+}

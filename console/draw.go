@@ -73,7 +73,7 @@ func (v *view) table(t sheet.Table) any {
 	case len(t.Rows) == 0 && t.Empty == "":
 		return list{title, blank("None.")}
 	case len(t.Rows) == 0:
-		return list{title, blank("None: ", foreign(t.Empty, 300), ".")}
+		return list{title, blank("None: ", sentence(t.Empty))}
 	}
 	ticked := t.Rows[0].Pick != "" && len(v.page.acts) > 0 && v.operates()
 	acted := v.operates() && slices.ContainsFunc(t.Rows, func(r sheet.Row) bool { return len(r.Acts) > 0 })

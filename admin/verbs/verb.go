@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,10 +157,11 @@ func (v Verb) Preview(params, found any) sheet.Parts {
 }
 
 func (v Verb) describe(show func(params, result any) sheet.Parts, params, result any) sheet.Parts {
+	selects := slices.ContainsFunc(v.Given(params), func(p Param) bool { return !p.Required && p.Name != "limit" })
 	parts := show(params, result)
 	for i, part := range parts {
-		// The reason why there is none of all holds for none of a selection.
-		if t, ok := part.(sheet.Table); ok && len(v.Given(params)) > 0 {
+		// The reason why there is none of all is none for a selection.
+		if t, ok := part.(sheet.Table); ok && selects {
 			t.Empty = ""
 			parts[i] = t
 		}
