@@ -48,13 +48,15 @@ tools: ## Fetch the tools that check what is packaged (Helm, kustomize, goreleas
 lint: ## Formatting, vet and staticcheck
 	@test -z "$$(gofmt -l .)" || { echo "run: make fmt   (not formatted:)"; gofmt -l .; exit 1; }
 	GOGC=400 $(GO) vet $(EVERY)
-	$(GO) vet -tags kafka ./demo
 	GOGC=400 $(GO) tool staticcheck $(EVERY)
-	$(GO) tool staticcheck -tags kafka ./demo
 
 .PHONY: fmt
 fmt: ## Format the code
 	gofmt -w .
+
+.PHONY: api
+api: ## Write the lists of what public packages declare, api/; a test compares them
+	$(GO) test ./internal/house -run PublicDeclaration -update
 
 # What the modules require of each other: the version that is released next. go.work ties them until then.
 RELEASE := v0.1.0
@@ -96,7 +98,6 @@ OLDEST = OUTBOX_TEST_POSTGRES_MAJOR=14 OUTBOX_TEST_MAJORS=14 $(RACE) -p 2 -paral
 test-all: export OUTBOX_TEST_SERVERS := all
 test-all: bin lint servers tools ## What CI runs beside: lint, and with the race detector all brokers, browsers, packages, faults, nemesis, the articles' systems, the oldest PostgreSQL
 	OUTBOX_TEST_MAJORS=18 OUTBOX_STRESS_ROWS=20000 $(RACE) -p 3 -parallel 4 -skip $(FAULTS)'|'$(TABLES) $(TESTED)
-	$(RACE) -tags kafka -run Kafka ./demo
 	$(RACE) -p 1 ./proof/...
 	$(RACE) -run 'Nothing|Stress' ./relay/polling
 	$(RACE) -p 2 -parallel 4 -run $(FAULTS) ./broker/... ./relay/...

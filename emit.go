@@ -60,11 +60,11 @@ func (w *Writer) emit(ctx context.Context, exec func(query string, arg any) erro
 		return nil, fmt.Errorf("outbox: emit: %w", err)
 	}
 	ids := idsOf(msgs)
-	traces := w.begin(ctx, msgs, ids)
+	traces := w.trace.begin(ctx, msgs, ids)
 	defer func() { traces.end(err) }()
 	contents := make([][]byte, len(msgs))
 	for i := range msgs {
-		contents[i] = encodeEmitted(&msgs[i], ids[i], traces.of(i))
+		contents[i] = encodeEmitted(&msgs[i], ids[i], traces.context(i))
 	}
 	if len(msgs) == 1 {
 		err = exec(emitOne, contents[0])

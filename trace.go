@@ -72,14 +72,17 @@ type traces struct {
 	ends []func(error)
 }
 
-// begin asks Trace about the messages; without messages about all that follow.
-func (w *Writer) begin(ctx context.Context, msgs []Message, ids []ID) *traces {
-	if w.trace == nil {
+// tracer is WriterConfig.Trace.
+type tracer func(ctx context.Context, msg *Message) (traceparent, tracestate string, end func(error))
+
+// begin asks for the contexts of the messages; without messages for one of all that follow.
+func (trace tracer) begin(ctx context.Context, msgs []Message, ids []ID) *traces {
+	if trace == nil {
 		return nil
 	}
 	t := &traces{}
 	if len(msgs) == 0 || len(msgs) > manyTraced {
-		t.ask(w.trace(ctx, nil))
+		t.add(trace(ctx, nil))
 		return t
 	}
 	for i := range msgs {
@@ -89,17 +92,17 @@ func (w *Writer) begin(ctx context.Context, msgs []Message, ids []ID) *traces {
 		}
 		m := msgs[i]
 		m.ID = ids[i]
-		t.ask(w.trace(ctx, &m))
+		t.add(trace(ctx, &m))
 	}
 	return t
 }
 
-// ask adds an answer of Trace. A malformed one is left out: tracing must not make a business transaction fail.
-func (t *traces) ask(parent, state string, end func(error)) {
-	if badText(parent) != "" {
+// add adds what Trace has returned. What is malformed is left out: tracing must not make a business transaction fail.
+func (t *traces) add(parent, state string, end func(error)) {
+	if textFault(parent) != "" {
 		parent = ""
 	}
-	if badText(state) != "" {
+	if textFault(state) != "" {
 		state = ""
 	}
 	t.each = append(t.each, traceContext{parent, state})
@@ -108,8 +111,8 @@ func (t *traces) ask(parent, state string, end func(error)) {
 	}
 }
 
-// of returns the context of the message at a place.
-func (t *traces) of(i int) traceContext {
+// context returns that of the message with an index.
+func (t *traces) context(i int) traceContext {
 	switch {
 	case t == nil:
 		return traceContext{}

@@ -47,10 +47,9 @@ type WriterConfig struct {
 // The zero Writer is ready to use. Methods are safe for concurrent use, each transaction by one
 // goroutine at a time.
 type Writer struct {
-	maxPayload int
-	trace      func(ctx context.Context, msg *Message) (traceparent, tracestate string, end func(error))
-	wake       func()
-	sequences  bool
+	limits
+	trace tracer
+	wake  func()
 }
 
 const maxPayloadLimit = 256 << 20
@@ -61,7 +60,7 @@ func NewWriter(cfg WriterConfig) (*Writer, error) {
 		return nil, fmt.Errorf("outbox: WriterConfig.MaxPayloadBytes is %d: it must be 0 (for %d) to %d",
 			cfg.MaxPayloadBytes, MaxPayloadBytes, maxPayloadLimit)
 	}
-	return &Writer{maxPayload: cfg.MaxPayloadBytes, trace: cfg.Trace, wake: cfg.Wake, sequences: cfg.Sequences}, nil
+	return &Writer{limits: limits{cfg.MaxPayloadBytes, cfg.Sequences}, trace: cfg.Trace, wake: cfg.Wake}, nil
 }
 
 // One message uses plain values and no arrays, so it costs what a hand-written INSERT costs. The casts let every query
@@ -78,8 +77,6 @@ SELECT nullif(m.message_id, '')::uuid, m.topic, nullif(m.key, ''), nullif(m.aggr
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::text[], $10::text[])
      WITH ORDINALITY AS m (message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at, place)
 ORDER BY m.place`
-
-const insertColumns = `(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)`
 
 // Write adds messages to tx in one round trip and returns their ids, in the same order: the given ones, and new ones
 // for messages without an id.
@@ -128,10 +125,10 @@ func (w *Writer) write(ctx context.Context, exec func(query string, args []any) 
 		return nil, err
 	}
 	ids := idsOf(msgs)
-	traces := w.begin(ctx, msgs, ids)
+	traces := w.trace.begin(ctx, msgs, ids)
 	defer func() { traces.end(err) }()
 	if len(msgs) == 1 {
-		args, key := arguments(&msgs[0], ids[0], traces.of(0)), msgs[0].OrderingKey()
+		args, key := arguments(&msgs[0], ids[0], traces.context(0)), msgs[0].OrderingKey()
 		if w.sequences && key != "" {
 			return ids, exec(insertOneNumbered, append(args, key))
 		}
@@ -196,9 +193,9 @@ func (w *Writer) Copy(ctx context.Context, tx pgx.Tx, seq iter.Seq2[Message, err
 	if w.sequences {
 		return 0, errors.New("outbox: copy: this writer numbers messages (WriterConfig.Sequences), which COPY can't: use Write")
 	}
-	traces := w.begin(ctx, nil, nil)
+	traces := w.trace.begin(ctx, nil, nil)
 	defer func() { traces.end(err) }()
-	source := &copySource{writer: w, trace: traces.of(0), values: make([]any, 10)}
+	source := &copySource{writer: w, trace: traces.context(0), values: make([]any, 10)}
 	var stop func()
 	source.pull, stop = iter.Pull2(seq)
 	defer stop()

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // encodeHeaders returns the JSON object that the column headers holds, "" if there is no header.
@@ -69,7 +68,7 @@ func newBatch(msgs []Message, ids []ID, traces *traces) *batch {
 	for i := range msgs {
 		m := &msgs[i]
 		for c, text := range [...]string{ids[i].String(), m.Topic, m.Key, m.AggregateType, m.AggregateID, m.EventType,
-			m.ContentType, encodeHeaders(m.Headers, traces.of(i)), formatTime(m.DeliverAt)} {
+			m.ContentType, encodeHeaders(m.Headers, traces.context(i)), formatTime(m.DeliverAt)} {
 			b.texts[c][i] = text
 		}
 		b.payloads[i] = m.Payload
@@ -160,16 +159,4 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.999999Z07:00")
 }
 
-// badText returns why PostgreSQL can't store s, or why a broker can't carry it as a header.
-func badText(s string) string {
-	switch {
-	case plain(s, ' '):
-	case !utf8.ValidString(s):
-		return "is not valid UTF-8"
-	case strings.IndexByte(s, 0) >= 0:
-		return "contains a NUL byte"
-	case strings.ContainsAny(s, "\r\n"):
-		return "contains CR or LF"
-	}
-	return ""
-}
+const insertColumns = `(message_id, topic, key, aggregate_type, aggregate_id, event_type, payload, content_type, headers, deliver_at)`

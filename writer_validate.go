@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -58,10 +59,16 @@ func (f *faults) err() error {
 	return errors.Join(f.found...)
 }
 
-func (w *Writer) validate(msgs []Message) error {
+// limits are a writer's own, beside those that every message has.
+type limits struct {
+	maxPayload int // 0: MaxPayloadBytes
+	sequences  bool
+}
+
+func (l *limits) validate(msgs []Message) error {
 	var found faults
 	for i := range msgs {
-		w.validateOne(&found, i, &msgs[i])
+		l.validateOne(&found, i, &msgs[i])
 	}
 	return found.err()
 }
@@ -75,16 +82,6 @@ func (m *Message) Validate() error {
 	return found.err()
 }
 
-// plain reports whether s has only printable ASCII characters from least on, as nearly every field does.
-func plain(s string, least byte) bool {
-	for i := range len(s) {
-		if s[i] < least || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
 // fields checks all fields whose limits are the same for all writers.
 func (f *faults) fields(i int, m *Message) {
 	f.topic(i, m.Topic)
@@ -96,16 +93,12 @@ func (f *faults) fields(i int, m *Message) {
 	f.headers(i, m.Headers)
 }
 
-func (w *Writer) validateOne(f *faults, i int, m *Message) {
+func (l *limits) validateOne(f *faults, i int, m *Message) {
 	f.fields(i, m)
-	limit := w.maxPayload
-	if limit == 0 {
-		limit = MaxPayloadBytes
-	}
-	if len(m.Payload) > limit {
+	if limit := cmp.Or(l.maxPayload, MaxPayloadBytes); len(m.Payload) > limit {
 		f.tooLarge(i, "Payload", len(m.Payload), limit, "bytes")
 	}
-	if _, given := m.Header(SequenceHeader); given && w.sequences {
+	if _, given := m.Header(SequenceHeader); given && l.sequences {
 		f.add(ValidationError{Index: i, Field: headerField(SequenceHeader),
 			Reason: "is there, and the writer sets it (WriterConfig.Sequences)"})
 	}
@@ -133,7 +126,7 @@ func (f *faults) topic(i int, topic string) {
 			return
 		}
 	}
-	if reason := badText(topic); reason != "" {
+	if reason := textFault(topic); reason != "" {
 		f.add(ValidationError{Index: i, Field: "Topic", Reason: reason})
 	}
 }
@@ -142,7 +135,7 @@ func (f *faults) text(i int, field, text string, limit int) {
 	if len(text) > limit {
 		f.tooLarge(i, field, len(text), limit, "bytes")
 	}
-	if reason := badText(text); reason != "" {
+	if reason := textFault(text); reason != "" {
 		f.add(ValidationError{Index: i, Field: field, Reason: reason})
 	}
 }
@@ -151,7 +144,7 @@ func (f *faults) headers(i int, headers []Header) {
 	size := 0
 	for n, h := range headers {
 		size += len(h.Name) + len(h.Value)
-		switch reason := badText(h.Name); {
+		switch reason := textFault(h.Name); {
 		case h.Name == "":
 			f.add(ValidationError{Index: i, Field: "Headers[" + strconv.Itoa(n) + "]", Reason: "has an empty name"})
 		case reason != "":
@@ -166,7 +159,7 @@ func (f *faults) headers(i int, headers []Header) {
 		case named(headers[:n], h.Name):
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "is there twice"})
 		}
-		if reason := badText(h.Value); reason != "" {
+		if reason := textFault(h.Value); reason != "" {
 			f.add(ValidationError{Index: i, Field: headerField(h.Name), Reason: "has a value that " + reason})
 		}
 		if n == MaxHeaders {

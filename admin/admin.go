@@ -34,7 +34,7 @@ var (
 	ErrInUse = errors.New("in use")
 )
 
-// Action says who acts, and why: it is what the audit keeps.
+// Action identifies who acts, and why. The audit keeps it.
 type Action struct {
 	// Actor is who acts, such as "anna@host". Required.
 	Actor string
@@ -44,12 +44,12 @@ type Action struct {
 	DryRun bool
 }
 
-// Read runs f in one snapshot: everything that it reads belongs together.
+// Read runs f in one snapshot, so that everything that it reads is of one moment.
 func Read(ctx context.Context, db DB, f func(tx pgx.Tx) error) error {
 	return InTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// Write runs f in a transaction. A dry run is one that is rolled back: it takes the same way.
+// Write runs f in a transaction. A dry run does the same and is rolled back.
 func Write(ctx context.Context, db DB, action Action, f func(tx pgx.Tx) error) error {
 	if action.Actor == "" {
 		return errors.New("the action has no Actor: say who acts")
@@ -92,7 +92,7 @@ func InTx(ctx context.Context, db DB, options pgx.TxOptions, f func(tx pgx.Tx) e
 	return nil
 }
 
-// explain adds the next step to what the server says.
+// explain adds the next step to errors of the server.
 func explain(err error) error {
 	switch sqlstate.Of(err) {
 	case "42501":

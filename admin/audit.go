@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AuditEntry is what somebody did.
+// AuditEntry is one recorded action of an operator.
 type AuditEntry struct {
 	ID          int64           `json:"id"`
 	At          time.Time       `json:"at"`

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Target is what a pause is of: a destination, and of it one topic, one key, one key within one topic, or all.
+// Target is what a control applies to: a destination, or of it one topic, one key, or one key within one topic.
 type Target struct {
 	Destination string `json:"destination"`
 	Topic       string `json:"topic,omitempty"`
@@ -33,7 +34,7 @@ func (t Target) String() string {
 	return t.Destination
 }
 
-// Arguments are those of the command line that name the target.
+// Arguments returns the arguments of the command line that name the target.
 func (t Target) Arguments() string {
 	text := shell.Word(t.Destination)
 	if t.Topic != "" {
@@ -45,7 +46,7 @@ func (t Target) Arguments() string {
 	return text
 }
 
-// Control is what somebody has asked of a destination: a pause, or a bound on its rate.
+// Control is an operator's order to a destination: a pause, or a limit of its rate.
 type Control struct {
 	Target
 	Rate   float64   `json:"rate,omitempty"` // messages a second at most; 0 is a pause
@@ -145,7 +146,7 @@ func scanControl(row pgx.CollectableRow) (c Control, err error) {
 	return c, err
 }
 
-// Lane is where messages of a key wait, "" for all keys.
+// Lane returns the lane of the target's key, "" for all keys.
 func (t Target) Lane() string {
 	if t.Key == "" {
 		return ""
@@ -217,7 +218,7 @@ func end(ctx context.Context, db DB, verb, where string, target Target, action A
 	return ended, err
 }
 
-// nothingToEnd says what there is instead.
+// nothingToEnd returns an ErrNotFound that names the pauses there are.
 func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	list, err := ReadControls(ctx, tx, target.Destination)
 	if err != nil {
@@ -238,7 +239,7 @@ func nothingToEnd(ctx context.Context, tx pgx.Tx, target Target) error {
 	return fmt.Errorf("%w: there is only %s", ErrNotFound, strings.Join(others, "; "))
 }
 
-// SeenDestination refuses a name that no relay has worked under.
+// SeenDestination returns an ErrNotFound for a destination that no relay has worked on.
 func SeenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 	rows, err := tx.Query(ctx, `SELECT destination FROM outbox.cursors UNION SELECT destination FROM outbox.tables ORDER BY 1`)
 	if err != nil {
@@ -252,5 +253,5 @@ func SeenDestination(ctx context.Context, tx pgx.Tx, name string) error {
 		return nil
 	}
 	return fmt.Errorf("%w: no relay has delivered to %q here, but to: %s. If it is still to come, add --unseen",
-		ErrNotFound, name, OrElse(strings.Join(names, ", "), "none"))
+		ErrNotFound, name, cmp.Or(strings.Join(names, ", "), "none"))
 }

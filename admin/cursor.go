@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Cursor is a row of outbox.cursors with what the database's clock says about it.
+// Cursor is a row of outbox.cursors, with its lease compared with the database's clock.
 type Cursor struct {
 	Destination string
 	Group       int
@@ -48,7 +48,7 @@ type Cursor struct {
 // ReadCursors reads all cursors, by destination and shard group.
 func ReadCursors(ctx context.Context, tx pgx.Tx) ([]Cursor, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.Leased+`,
+		SELECT destination, shard_group, shard_groups, epoch, coalesce(owner, ''), `+schema.LeasedSQL+`,
 		       nullif(lease_until, '-infinity'), delivered, state, state_since, coalesce(last_error, ''), last_error_at, updated_at, (extract(epoch FROM lag_objective) * 1000000)::bigint,
 		       system_identifier <> (SELECT s.system_identifier FROM pg_control_system() s)
 		       OR pg_snapshot_xmax(prev) > pg_snapshot_xmax(pg_current_snapshot()),
@@ -70,12 +70,12 @@ func ReadCursors(ctx context.Context, tx pgx.Tx) ([]Cursor, error) {
 	return cursors, nil
 }
 
-// Reading is sql over the table that the cursor's destination reads.
-func (c *Cursor) Reading(sql string) string {
-	return schema.ReadingOf(c.Destination, sql)
+// WithTable is [schema.WithTable] for the table that the cursor's destination reads.
+func (c *Cursor) WithTable(sql string) string {
+	return schema.WithTableOf(c.Destination, sql)
 }
 
-// Args are the cursor's position and shards, as statements take them that count what it has not passed.
+// Args returns the cursor's position and shards, as statements take them that count what it has not passed.
 func (c *Cursor) Args() []any {
 	first, last := schema.Shards(c.Group, c.Groups)
 	return []any{c.Prev, c.First, c.LastID, first, last}

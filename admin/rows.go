@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Value is what p points to, or the zero value.
+// Value returns what p points to, or the zero value.
 func Value[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -21,35 +21,27 @@ func Value[T any](p *T) (v T) {
 	return v
 }
 
-// OrElse is s, or the other text if s is empty.
-func OrElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-// Moment is a time that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
-func Moment(sql string) string {
+// JSONTime returns a time, in SQL, that JSON can write, or NULL: rows may have infinity, and years beyond 9999.
+func JSONTime(sql string) string {
 	return "CASE WHEN " + sql + " BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 00:00Z' THEN " + sql + " END"
 }
 
-// Readable is a text as it can be sent whatever the database's encoding: unless that is UTF-8, one that isn't ASCII has
-// its bytes in octal. A dead letter may be one because of a text that has no UTF-8 form.
+// Readable returns a text, in SQL, that can be sent in every encoding of a database: unless that is UTF-8, a text that
+// isn't ASCII is sent with its bytes in octal. A text without a UTF-8 form may be the reason why a message died.
 func Readable(text string) string {
 	return `CASE WHEN getdatabaseencoding() = 'UTF8' OR ` + text + ` !~ E'[^\\x01-\\x7f]' THEN ` + text + `
 		ELSE encode(decode(replace(` + text + `, E'\\', E'\\\\'), 'escape'), 'escape') END`
 }
 
-// ReadableJSON is a column of json or jsonb, as text; one that can't be sent as it is becomes a string of what is
-// readable.
+// ReadableJSON returns a column of json or jsonb as text, in SQL. If it can't be sent as it is, it becomes a string of
+// what is readable.
 func ReadableJSON(column string) string {
 	text := column + "::text"
 	return `CASE WHEN ` + Readable(text) + ` = ` + text + ` THEN ` + text + ` ELSE to_jsonb(` + Readable(text) + `)::text END`
 }
 
-// StoredJSON is a JSON text as the database has it, or that text as a string if package json can't write it: it refuses
-// what is nested deeper than 10,000 levels, with all that is around it.
+// StoredJSON returns a JSON text as the database has it. If package json can't write it, because it is nested deeper
+// than 10,000 levels, it returns the text as a string.
 func StoredJSON(text *string) json.RawMessage {
 	if text == nil {
 		return nil
@@ -61,7 +53,7 @@ func StoredJSON(text *string) json.RawMessage {
 	return s
 }
 
-// PageSize is how many entries of a list are read: 100 unless told, at most 1000.
+// PageSize returns how many entries of a list are read: 100 by default, at most 1000.
 func PageSize(limit int) int {
 	if limit <= 0 {
 		return 100
@@ -69,7 +61,7 @@ func PageSize(limit int) int {
 	return min(limit, 1000)
 }
 
-// IDTexts are ids as statements take them.
+// IDTexts returns ids in the form of statements' arguments.
 func IDTexts(ids []outbox.ID) []string {
 	list := make([]string, len(ids))
 	for i, id := range ids {
@@ -87,10 +79,10 @@ func PreferIndexes(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// CountLimit is up to where things are counted one by one.
+// CountLimit is the number up to which counts are exact.
 const CountLimit = 10_000
 
-// Count is a number of messages: exact, or an estimate once counting would cost too much.
+// Count is a number of messages: exact, or an estimate where counting would cost too much.
 type Count struct {
 	N         int64 `json:"n"`
 	Estimated bool  `json:"estimated,omitempty"`
@@ -103,10 +95,10 @@ func (c Count) String() string {
 	return printed.Number(c.N)
 }
 
-// Plus is the sum of both, which is an estimate if one of them is.
+// Plus returns the sum, which is an estimate if either number is.
 func (c Count) Plus(d Count) Count { return Count{c.N + d.N, c.Estimated || d.Estimated} }
 
-// SampleLimit bounds how many holds and dead letters are counted.
+// SampleLimit is how many holds and dead letters are counted at most.
 const SampleLimit = 100_000
 
 // DecodeJSON reads one value. Numbers keep all their digits.

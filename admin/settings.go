@@ -8,8 +8,8 @@ import (
 	"github.com/pgoutbox/outbox/route"
 )
 
-// Settings are what relays tell of a destination's configuration: sources of relays write it to the database, as
-// polling.SnapshotConfig.Settings. Everything that judges or explains a destination reads it there.
+// Settings are the parts of a destination's configuration that relays write to the database
+// (polling.SnapshotConfig.Settings). Everything that judges or explains a destination reads them there.
 type Settings struct {
 	// Selects says which messages the destination wants; nil: it isn't known, so it may want any.
 	Selects *route.Filter `json:"selects,omitempty"`
@@ -34,7 +34,7 @@ func (s *Settings) Filters() bool {
 	return s.Selects != nil && len(s.Selects.Topics)+len(s.Selects.Any) > 0
 }
 
-// Wants reports whether the destination selects a message. Of a selection that isn't known, it may.
+// Wants reports whether the destination selects a message. If its selection isn't known, it may: true.
 func (s *Settings) Wants(m *outbox.Message) bool { return s.Selects == nil || s.Selects.Wants(m) }
 
 // ByHeaders reports whether headers decide.

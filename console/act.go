@@ -64,7 +64,7 @@ func (v *view) act(w http.ResponseWriter, r *http.Request, done *once) {
 		v.fail(w, http.StatusNotFound, "There is no such action", fmt.Errorf("%q is none", v.path))
 		return
 	}
-	rest.Patience(w, verb)
+	rest.ExtendDeadlines(w, verb)
 	if r.Method == http.MethodPost {
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
 		if err := r.ParseForm(); err != nil {

@@ -42,7 +42,7 @@ func (v *view) question(w http.ResponseWriter, r *http.Request) {
 			errors.Join(err, errors.New("the page of verbs lists those that there are")))
 		return
 	}
-	rest.Patience(w, verb)
+	rest.ExtendDeadlines(w, verb)
 	params, wrong := v.readParams(verb)
 	form := []any{here(v.path), attr("method", "get"), attr("class", "act")}
 	needs := false

@@ -141,7 +141,7 @@ func (v *view) show(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.verb != "" {
 		if verb, err := verbs.ByName(p.verb); err == nil {
-			rest.Patience(w, verb)
+			rest.ExtendDeadlines(w, verb)
 		}
 	}
 	v.ctx, v.page = r.Context(), p

@@ -83,7 +83,7 @@ func fetchMissing(ctx context.Context, progress io.Writer) error {
 	fmt.Fprintf(progress, "No PostgreSQL %d or later on this machine: fetching one, once.\n", minMajor)
 	err = pgfetch.Fetch(ctx, newest, servers.PostgresDir(cache, newest), progress)
 	if err != nil && ctx.Err() == nil {
-		return fmt.Errorf("there is no PostgreSQL on this machine, and it can't be downloaded: %w\n"+
+		return fmt.Errorf("no PostgreSQL of this machine runs, and none can be fetched: %w\n"+
 			"Install one (Debian, Ubuntu: apt install postgresql; Fedora: dnf install postgresql-server; macOS: brew "+
 			"install postgresql@18),\n"+
 			"or name one that runs: go run ./demo --database-url postgres://user@host/database", err)

@@ -18,13 +18,13 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/internal/child"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
 // Config configures the demo.
 type Config struct {
 	DatabaseURL string        // of a PostgreSQL to use. Default: one is started, and downloaded if there is none
-	Kafka       string        // host:port, several with commas. Default: a NATS server with JetStream in this process
 	For         time.Duration // run through all faults in this time, at least MinFor. Default: run until it is ended
 	JSON        bool          // write one object per line to Stdout instead of text
 	Rate        int           // events per second, 1 to MaxRate. Default 500
@@ -35,8 +35,8 @@ type Config struct {
 	// program.
 	Relay []string
 
-	// Stdin is where keys come from, Stdout where results go. If Stdout is a terminal, the demo draws on it. With JSON,
-	// progress lines go to Stderr. Defaults: those of the process.
+	// Stdin is where keys come from, Stdout where results go. If Stdout is a terminal, its last line is live. With
+	// JSON, progress lines go to Stderr. Defaults: those of the process.
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer
@@ -108,14 +108,12 @@ type demo struct {
 	service *service
 	db      *database
 	relays  *relays
-	broker  broker
-	place   place
+	broker  *broker
 	checker *check.Checker
 	arrived *check.Destination
 	faults  *faults
-	sampler sampler
-	page    string    // the console's address
-	pressed chan byte // keys of faults whose buttons were pressed on the page
+	rates   rates
+	pressed chan byte // keys, and those of the buttons on the page
 
 	phase     atomic.Value  // phase
 	lead      atomic.Value  // lead
@@ -127,7 +125,6 @@ type demo struct {
 	want      func()        // closes wanted
 	troubles  rate.Sometimes
 	dead      []deadLetter // of the monitor
-	help      bool         // help is shown; belongs to the loop
 
 	writers sync.WaitGroup
 	others  sync.WaitGroup
@@ -154,15 +151,16 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	d.prepare()
 	d.out.note("postgres", "PostgreSQL %s is ready: %s", d.db.version, d.db.note)
-	d.out.note("broker", "%s is ready: %s", d.place.name, d.place.address)
+	d.out.note("broker", "%s is ready: %s", d.broker.name(), d.broker.address())
 	undo.add(func(context.Context) error { return d.relays.stop(0) })
 	if err := d.relays.start(); err != nil {
 		return err
 	}
-	if d.page, err = d.servePage(&undo); err != nil {
+	page, err := d.servePage(&undo)
+	if err != nil {
 		return err
 	}
-	d.out.note("console", "the page is at %s", d.page)
+	d.out.note("console", "the page is at %s", page)
 
 	work, stop := context.WithCancel(ctx)
 	stopAll := func() {
@@ -174,7 +172,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	writing, stopWriting := context.WithCancel(work)
 	defer stopWriting()
 	d.begin(work, writing)
-	if err := d.out.running(); err != nil {
+	if err := d.out.running(d.pressed); err != nil {
 		return err
 	}
 	end, err := d.untilEnd(work)
@@ -238,11 +236,7 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 		return err
 	})
 	opening.Go(func() (err error) {
-		if d.cfg.Kafka != "" {
-			d.broker, err = openKafka(opened, undo, d.cfg.Kafka)
-		} else {
-			d.broker, err = startNATS(opened, undo, filepath.Join(d.folder, "nats"))
-		}
+		d.broker, err = startNATS(opened, undo, filepath.Join(d.folder, "nats"))
 		return err
 	})
 	if err := opening.Wait(); err != nil {
@@ -261,7 +255,6 @@ func (d *demo) open(ctx context.Context, undo *undo) (err error) {
 func (d *demo) prepare() {
 	d.checker = check.New(check.Config{Destinations: []check.DestinationConfig{{Name: destination}}})
 	d.arrived = d.checker.Destination(destination)
-	d.place = d.broker.place()
 	d.faults = &faults{demo: d, ended: make(chan struct{})}
 	d.service = &service{demo: d, book: newBook(d.cfg.Keys + longOrders), pace: rate.NewLimiter(0, 0)}
 	d.service.setRate(d.cfg.Rate)
@@ -271,12 +264,10 @@ func (d *demo) prepare() {
 // begin starts the goroutines beside the loop.
 func (d *demo) begin(work, writing context.Context) {
 	d.spawn(func() {
-		if err := d.broker.consume(work, d.received); err != nil {
-			d.fail(fmt.Errorf("consume: %w", err))
-		}
+		d.broker.consume(work, d.received)
 	})
 	d.spawn(func() { d.monitor(work) })
-	d.sampler.take(d.arrived.Counts(), time.Now()) // the first second's rates need a count before it
+	d.rates.take(d.arrived.Counts(), time.Now()) // the first second's rates need a count before it
 	for i := range writerCount {
 		d.writers.Go(func() {
 			defer d.onPanic()
@@ -300,7 +291,7 @@ func (d *demo) script(work, writing context.Context) {
 		defer close(performed)
 		d.faults.perform(work, writing, d.cfg.For)
 	})
-	sleep(writing, d.left(time.Now()))
+	sleep(writing, time.Until(d.firstAt.Add(d.cfg.For)))
 	select {
 	case <-performed:
 	case <-time.After(performPatience): // the verdict reports what is missing
@@ -366,6 +357,11 @@ const (
 	readPatience = 10 * time.Second
 )
 
+// intro explains what the user sees.
+const intro = `An orders service changes rows and writes an event about each change, in one
+transaction. Two relays deliver to the broker; a consumer checks every event.
+Break something! Lost, phantom and out of order stay 0, whatever you do.`
+
 // untilEnd shows what happens and obeys the keyboard, until the end.
 func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 	began := time.Now()
@@ -387,19 +383,11 @@ func (d *demo) untilEnd(ctx context.Context) (end end, err error) {
 	return end, err
 }
 
-// left is the time to the verdict, of a run that ends by itself and has begun.
-func (d *demo) left(now time.Time) time.Duration {
-	if d.cfg.For == 0 || !closed(d.first) {
-		return 0
-	}
-	return max(0, d.firstAt.Add(d.cfg.For).Sub(now))
-}
-
 // drain ends the load, repairs what is broken and waits until every committed event has arrived or is a dead letter.
 // The verdict reports events that don't arrive in time.
 func (d *demo) drain(ctx context.Context) error {
 	d.phase.Store(phaseDraining)
-	d.out.note("drain", "no more load: %s events are under way", number(d.checker.Outstanding()))
+	d.out.note("drain", "no more load: %s events are under way", printed.Number(d.checker.Outstanding()))
 	d.writers.Wait()
 	d.faults.end()
 
@@ -417,7 +405,7 @@ func (d *demo) drain(ctx context.Context) error {
 			return true
 		case now.Sub(since) > drainPatience:
 			d.out.fault("drain", "nothing has arrived for %s, and %s events are missing: giving up",
-				duration(drainPatience), number(counts.Outstanding))
+				duration(drainPatience), printed.Number(counts.Outstanding))
 			return true
 		}
 		return false
@@ -442,8 +430,8 @@ func (d *demo) drain(ctx context.Context) error {
 
 // show shows what happens and obeys the keyboard, until done. It returns ErrInterrupted for the key q.
 func (d *demo) show(ctx context.Context, done func() bool) error {
-	frames := time.NewTicker(d.out.interval())
-	defer frames.Stop()
+	samples := time.NewTicker(d.out.interval())
+	defer samples.Stop()
 	looks := time.NewTicker(20 * time.Millisecond)
 	defer looks.Stop()
 	for {
@@ -455,22 +443,20 @@ func (d *demo) show(ctx context.Context, done func() bool) error {
 				return nil
 			}
 			continue
-		case <-frames.C:
-		case key := <-d.out.keys():
+		case <-samples.C:
+		case key := <-d.pressed:
 			switch key {
 			case 'q', ctrlC:
 				return ErrInterrupted
 			case 'd':
 				d.want()
 			case '?', 'h':
-				d.help = !d.help
+				fmt.Fprint(d.out, help(d.out.style))
 			default:
 				d.faults.press(ctx, key)
 			}
-		case key := <-d.pressed:
-			d.faults.press(ctx, key)
 		}
-		d.out.sample(d.view())
+		d.out.sample(d.sample())
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-// printed is any line of a demo's JSON.
-type printed struct {
+// printedLine is any line of a demo's JSON.
+type printedLine struct {
 	Type      string
 	Event     string
 	Text      string
@@ -52,10 +52,10 @@ type printed struct {
 }
 
 // lines reads a demo's JSON.
-func lines(t *testing.T, text string) (all []printed) {
+func lines(t *testing.T, text string) (all []printedLine) {
 	t.Helper()
 	for line := range strings.Lines(text) {
-		var one printed
+		var one printedLine
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			t.Fatalf("%v in the line %s", err, line)
 		}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // faultTable lists the faults. Each function runs until the fault is repaired, or ctx ends.
@@ -32,6 +35,43 @@ var faultTable = []struct {
 	{'p', "poison", "poison",
 		"An event too large for the broker. It becomes a dead letter, and its order goes on.",
 		(*faults).poison},
+}
+
+// controls are the keys beside those of faults that the page has as well.
+var controls = []struct {
+	key         byte
+	name, label string
+	help        string
+}{
+	{'+', "more", "more load", "Twice as many events a second."},
+	{'-', "less", "less load", "Half as many events a second."},
+	{'d', "drain", "drain & verdict", "No more load; everything committed is delivered, then the verdict."},
+}
+
+// keys is a list of all keys, help says what each does.
+func keys(s style) string {
+	list := ""
+	for _, fault := range faultTable {
+		list += " " + s.paint(bold, string(fault.key)) + " " + fault.label + "  "
+	}
+	list += "\n"
+	for _, control := range controls {
+		list += " " + s.paint(bold, string(control.key)) + " " + control.label + "  "
+	}
+	return list + " " + s.paint(bold, "q") + " quit   " + s.paint(bold, "?") + " help\n"
+}
+
+func help(s style) (text string) {
+	line := func(key byte, help string) {
+		text += " " + s.paint(bold, string(key)) + "  " + strings.TrimSpace(wrapText(help, "    ", 79)) + "\n"
+	}
+	for _, fault := range faultTable {
+		line(fault.key, fault.help)
+	}
+	for _, control := range controls {
+		line(control.key, control.help)
+	}
+	return text
 }
 
 // faults breaks things, and records the results.
@@ -114,7 +154,7 @@ func (f *faults) press(ctx context.Context, key byte) {
 	}
 	if rate != before {
 		f.demo.service.setRate(rate)
-		f.demo.out.note("load", "load: %s events a second", number(rate))
+		f.demo.out.note("load", "load: %s events a second", printed.Number(rate))
 	}
 }
 
@@ -180,7 +220,7 @@ func (f *faults) takeBrokerDown(ctx context.Context, length time.Duration) {
 	if ctx.Err() != nil {
 		return
 	}
-	waiting := number(d.checker.Outstanding())
+	waiting := printed.Number(d.checker.Outstanding())
 	if err := d.broker.bringUp(ctx); err != nil {
 		d.fail(fmt.Errorf("bring the broker up again: %w", err))
 		return
@@ -222,12 +262,12 @@ func (f *faults) killLeader(ctx context.Context) {
 		outcome = victim.name + " came back and went on after " + duration(time.Since(began))
 	}
 	f.done(r, r.What, outcome)
-	d.out.note("takeover", "%s; %s events have waited", outcome, number(d.checker.Outstanding()))
+	d.out.note("takeover", "%s; %s events have waited", outcome, printed.Number(d.checker.Outstanding()))
 }
 
 // rollBack makes the next n transactions roll back.
 func (f *faults) rollBack(ctx context.Context, n int) {
-	d, what := f.demo, plural(n, "transaction")
+	d, what := f.demo, printed.Many(n, "transaction", "transactions")
 	r := f.begin("rollbacks", what+" rolled back")
 	d.service.rollbacks.Add(int64(n))
 	d.out.note("rollbacks", "the next %s write their event and roll back: none may arrive", what)
@@ -288,7 +328,7 @@ func (f *faults) longTransaction(ctx context.Context, length time.Duration) {
 		case <-f.ended:
 		case <-time.After(length):
 		}
-		took, meanwhile = duration(time.Since(began)), number(d.arrived.Counts().Delivered-before)
+		took, meanwhile = duration(time.Since(began)), printed.Number(d.arrived.Counts().Delivered-before)
 	}})
 	f.mu.Lock()
 	f.longs = slices.DeleteFunc(f.longs, began.Equal)

@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-const help = `Watch events arrive, break things, and see that nothing is lost.
+const usage = `Watch events arrive, break things, and see that nothing is lost.
 
 It runs an orders service, two relays and a consumer against a real PostgreSQL and a real broker, and checks
 every event: lost, phantom (delivered though rolled back), out of order, duplicated.
@@ -30,9 +30,9 @@ On a terminal, keys break things:
   p   a message that the broker refuses  + - more load, less load
   d   drain and give the verdict         q   quit          ?  help
 
-The same can be pressed on a page, whose address is shown: the operators' console, on the demo's database.
+The page whose address is shown has them as buttons: the operators' console, on the demo's database.
 
-Elsewhere there is a line a second, and Ctrl-C asks for the verdict. With --for the demo breaks everything
+Without a terminal there is a line a second, and Ctrl-C asks for the verdict. With --for the demo breaks everything
 by itself, once, and ends with the verdict.
 
 With --database-url the demo makes a database of its own on that server, and drops it at the end. If the
@@ -43,7 +43,7 @@ Exit code 0 only if nothing was lost, invented or out of order.
   go run ./demo
   go run ./demo --for 30s
   go run ./demo --for 30s --json | tail -1
-  go run -tags kafka ./demo --database-url postgres://me@localhost/test --kafka localhost:9092
+  go run ./demo --database-url postgres://me@localhost/test
 
 Flags:
 `
@@ -64,15 +64,13 @@ func command(args []string) error {
 	var cfg Config
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
 	flags.StringVar(&cfg.DatabaseURL, "database-url", "", "use this PostgreSQL (default: start one)")
-	flags.StringVar(&cfg.Kafka, "kafka", "",
-		"deliver to the Kafka at this `address`, host:port; needs go run -tags kafka (default: NATS in this process)")
 	flags.DurationVar(&cfg.For, "for", 0, "break everything by itself within this time, then give the verdict")
 	flags.BoolVar(&cfg.JSON, "json", false, "write a JSON object a line, the verdict last")
 	flags.IntVar(&cfg.Rate, "rate", 500, "events a second")
 	flags.IntVar(&cfg.Keys, "keys", 100, "orders that are changed")
 	flags.Uint64Var(&cfg.Seed, "seed", 0, "choose orders and roll-backs as an earlier run did (default: another choice each time)")
 	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), help)
+		fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
 	}
 	_ = flags.Parse(args) // for a wrong flag it exits, with code 2

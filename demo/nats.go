@@ -13,11 +13,19 @@ import (
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
-const natsStream = "ORDERS"
+// topic is where the orders service sends its events, stream the stream that has them.
+const (
+	topic  = "orders"
+	stream = "ORDERS"
+)
 
-// embeddedNATS is a real NATS server with JetStream in this process, because nats-server is a Go library. Its stream is
-// in files, so it survives takeDown. A proxy keeps its address in the meantime.
-type embeddedNATS struct {
+// maxMessage is the largest message that the stream takes. The poison message is larger.
+const maxMessage = 64 << 10
+
+// broker is a real NATS server with JetStream in this process, because nats-server is a Go library. Its stream is
+// in files, so it survives takeDown. A proxy keeps its address in the meantime. One goroutine calls takeDown and
+// bringUp at a time.
+type broker struct {
 	dir    string
 	proxy  *testnet.Proxy
 	server *server.Server // nil while down
@@ -25,18 +33,16 @@ type embeddedNATS struct {
 	last   atomic.Uint64 // position in the stream of the last message received
 }
 
-var _ broker = (*embeddedNATS)(nil)
-
 // startNATS starts a server with its data in dir, until undo, and creates the stream.
-func startNATS(ctx context.Context, undo *undo, dir string) (broker, error) {
-	n := &embeddedNATS{dir: dir}
+func startNATS(ctx context.Context, undo *undo, dir string) (*broker, error) {
+	n := &broker{dir: dir}
 	if err := n.start(ctx, undo); err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
 	return n, nil
 }
 
-func (n *embeddedNATS) start(ctx context.Context, undo *undo) (err error) {
+func (n *broker) start(ctx context.Context, undo *undo) (err error) {
 	if n.proxy, err = testnet.StartProxy(); err != nil {
 		return err
 	}
@@ -44,7 +50,7 @@ func (n *embeddedNATS) start(ctx context.Context, undo *undo) (err error) {
 	if err := n.bringUp(ctx); err != nil {
 		return err
 	}
-	conn, err := nats.Connect(n.place().address,
+	conn, err := nats.Connect(n.address(),
 		nats.Name("outbox demo: consumer"),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0))
 	if err != nil {
@@ -55,19 +61,18 @@ func (n *embeddedNATS) start(ctx context.Context, undo *undo) (err error) {
 		return err
 	}
 	_, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: natsStream, Subjects: []string{topic}, MaxMsgSize: maxMessage,
+		Name: stream, Subjects: []string{topic}, MaxMsgSize: maxMessage,
 		// The consumer is never far behind, so old messages may go.
 		MaxBytes: 512 << 20, Discard: jetstream.DiscardOld,
 	})
 	return err
 }
 
-func (n *embeddedNATS) place() place {
-	url := "nats://" + n.proxy.Addr()
-	return place{"NATS JetStream " + server.VERSION, url, topic, target{NATS: url, Stream: natsStream}}
-}
+func (n *broker) name() string    { return "NATS JetStream " + server.VERSION }
+func (n *broker) address() string { return "nats://" + n.proxy.Addr() }
 
-func (n *embeddedNATS) takeDown() error {
+// takeDown makes the broker unreachable, bringUp makes it reachable again at the same address.
+func (n *broker) takeDown() error {
 	if n.server != nil {
 		n.server.Shutdown()
 		n.server.WaitForShutdown()
@@ -77,7 +82,7 @@ func (n *embeddedNATS) takeDown() error {
 	return nil
 }
 
-func (n *embeddedNATS) bringUp(ctx context.Context) error {
+func (n *broker) bringUp(ctx context.Context) error {
 	s, err := server.NewServer(&server.Options{
 		ServerName: "outbox-demo", Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		JetStream: true, StoreDir: n.dir, NoSigs: true, NoLog: true,
@@ -97,19 +102,19 @@ func (n *embeddedNATS) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// consume reads the stream by a chain of ordered consumers: after each error a new one begins after the last message.
-func (n *embeddedNATS) consume(ctx context.Context, received func(payload []byte)) error {
+// consume calls received for every message, in the order of the stream, until ctx ends. It reads by a chain of ordered
+// consumers: after each error a new one begins after the last message.
+func (n *broker) consume(ctx context.Context, received func(payload []byte)) {
 	// Errors are expected while the server is down.
 	for ok := true; ok; ok = sleep(ctx, 20*time.Millisecond) {
 		_ = n.consumeUntilTrouble(ctx, received)
 	}
-	return nil
 }
 
-func (n *embeddedNATS) consumeUntilTrouble(ctx context.Context, received func(payload []byte)) error {
+func (n *broker) consumeUntilTrouble(ctx context.Context, received func(payload []byte)) error {
 	attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	consumer, err := n.js.OrderedConsumer(attempt, natsStream, jetstream.OrderedConsumerConfig{
+	consumer, err := n.js.OrderedConsumer(attempt, stream, jetstream.OrderedConsumerConfig{
 		DeliverPolicy:    jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:      n.last.Load() + 1,
 		MaxResetAttempts: 1,
@@ -139,10 +144,11 @@ func (n *embeddedNATS) consumeUntilTrouble(ctx context.Context, received func(pa
 	}
 }
 
-func (n *embeddedNATS) caughtUp(ctx context.Context) (bool, error) {
-	stream, err := n.js.Stream(ctx, natsStream)
+// caughtUp reports whether consume has seen everything that the broker has.
+func (n *broker) caughtUp(ctx context.Context) (bool, error) {
+	all, err := n.js.Stream(ctx, stream)
 	if err != nil {
 		return false, fmt.Errorf("ask NATS for its last message: %w", err)
 	}
-	return n.last.Load() >= stream.CachedInfo().State.LastSeq, nil
+	return n.last.Load() >= all.CachedInfo().State.LastSeq, nil
 }

@@ -95,7 +95,7 @@ func (s *service) change(ctx context.Context, order uint32, c change) (id check.
 		// Numbers are drawn under that lock and never reused, as the checker requires.
 		id = s.book.draw(order)
 		_, err = s.writer.Write(ctx, tx, outbox.Message{
-			Topic:         s.demo.place.topic,
+			Topic:         topic,
 			Key:           orderName(order),
 			AggregateType: "order",
 			AggregateID:   strconv.Itoa(int(order)),

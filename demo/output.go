@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,31 +16,23 @@ import (
 
 const ctrlC = 3
 
-// Escape sequences. The alternate screen leaves the previous content of the terminal untouched.
-const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[2J"
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
-	clearScreen = "\x1b[2J"
-	home        = "\x1b[H"
-	clearLine   = "\x1b[2K"
-)
+// eraseLine goes to the line's beginning and erases it.
+const eraseLine = "\r\x1b[K"
 
-// output shows the demo: drawn on a terminal, as a line per second, or as JSON. On a terminal it writes lines before
-// and after it draws, so the setup stays readable above the verdict. Safe for concurrent use.
+// output shows the demo as lines: events, and samples. On a terminal there is one sample, which stays the last line.
+// With JSON each is an object. Safe for concurrent use.
 type output struct {
 	cfg      Config
 	style    style
 	failed   func(error)
 	progress io.Writer // gets lines while the demo is set up
-	screen   *os.File  // nil if nothing is drawn
+	terminal *os.File  // nil if the output goes elsewhere
 	started  time.Time
 
-	mu            sync.Mutex
-	events        []event // the latest, the last one at the end
-	drawing       bool
-	saved         *term.State // nil if there is no keyboard
-	pressed       chan byte
-	width, height int
+	mu    sync.Mutex
+	live  bool        // the terminal's last line is the latest sample
+	last  string      // that line
+	saved *term.State // nil if there is no keyboard
 }
 
 func newOutput(cfg Config, failed func(error)) *output {
@@ -50,7 +43,7 @@ func newOutput(cfg Config, failed func(error)) *output {
 	}
 	stdout, ok := cfg.Stdout.(*os.File)
 	if ok && !cfg.JSON && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(stdout.Fd())) {
-		o.screen = stdout
+		o.terminal = stdout
 		o.style.color = os.Getenv("NO_COLOR") == ""
 	}
 	return o
@@ -64,9 +57,15 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tell writes in one call, so that no frame is seen half drawn. The caller holds the lock.
-func (o *output) tell(text string) {
-	if _, err := io.WriteString(o.cfg.Stdout, text); err != nil && !errors.Is(err, os.ErrClosed) {
+// tell writes lines in one call, above the sample. The caller holds the lock.
+func (o *output) tell(lines string) {
+	if o.live {
+		lines = eraseLine + lines + o.last
+	}
+	if o.saved != nil {
+		lines = strings.ReplaceAll(lines, "\n", "\r\n") // the terminal takes them as they are
+	}
+	if _, err := io.WriteString(o.cfg.Stdout, lines); err != nil && !errors.Is(err, os.ErrClosed) {
 		o.failed(fmt.Errorf("write to standard output: %w", err))
 	}
 }
@@ -80,30 +79,31 @@ func encode(object any) string {
 	return string(text) + "\n"
 }
 
-// running is called when the setup is complete: it takes over the terminal.
-func (o *output) running() error {
+// running is called when the setup is complete: on a terminal, pressed gets the keys from here on.
+func (o *output) running(pressed chan<- byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.screen == nil {
+	if o.terminal == nil {
 		return nil
 	}
-	if keyboard := int(o.cfg.Stdin.Fd()); term.IsTerminal(keyboard) {
-		saved, err := term.MakeRaw(keyboard)
-		if err != nil {
-			return fmt.Errorf("take over the terminal: %w", err)
-		}
-		o.saved = saved
-		o.pressed = make(chan byte)
-		// Nothing can interrupt a read from a terminal. This goroutine ends with the process, soon after close.
-		go o.read()
+	o.live = true
+	keyboard := int(o.cfg.Stdin.Fd())
+	if !term.IsTerminal(keyboard) {
+		return nil
 	}
-	o.drawing = true
-	o.tell(enterScreen)
+	saved, err := term.MakeRaw(keyboard)
+	if err != nil {
+		return fmt.Errorf("take over the keyboard: %w", err)
+	}
+	o.saved = saved
+	o.tell("\n" + keys(o.style) + "\n")
+	// Nothing can interrupt a read from a terminal. This goroutine ends with the process, soon after close.
+	go o.read(pressed)
 	return nil
 }
 
 // read sends the pressed keys. A chunk that begins with ESC is a key such as an arrow, and none of ours.
-func (o *output) read() {
+func (o *output) read(pressed chan<- byte) {
 	buffer := make([]byte, 64)
 	for {
 		n, err := o.cfg.Stdin.Read(buffer)
@@ -113,110 +113,83 @@ func (o *output) read() {
 		if buffer[0] == '\x1b' {
 			continue
 		}
-		for _, key := range buffer[:n] {
-			if key >= 'A' && key <= 'Z' {
-				key += 'a' - 'A'
-			}
-			o.pressed <- key
+		for _, key := range bytes.ToLower(buffer[:n]) {
+			pressed <- key
 		}
 	}
-}
-
-// keys returns the channel of pressed keys; nil if there is no keyboard.
-func (o *output) keys() <-chan byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pressed
 }
 
 // close restores the terminal. It may be called more than once.
 func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.drawing {
+	if !o.live {
 		return
 	}
-	o.drawing = false
-	o.tell(leaveScreen)
+	o.last = ""
+	o.tell("")
+	o.live = false
 	if o.saved != nil {
 		if err := term.Restore(int(o.cfg.Stdin.Fd()), o.saved); err != nil {
 			o.failed(fmt.Errorf("give the terminal back: %w", err))
 		}
+		o.saved = nil
 	}
 }
 
 // event is something that happened.
 type event struct {
-	At   time.Duration `json:"-"`     // since the start
-	Kind string        `json:"event"` // for machines: broker_down, relay_killed, ...
-	Text string        `json:"text"`
-	Bad  bool          `json:"bad,omitempty"` // a fault of the system under test
+	Type string  `json:"type"`
+	At   seconds `json:"at_seconds"` // since the start
+	Kind string  `json:"event"`      // for machines: broker_down, relay_killed, ...
+	Text string  `json:"text"`
+	Bad  bool    `json:"bad,omitempty"` // a fault of the system under test
 }
 
-// remembered is how many events a frame may show.
-const remembered = 200
-
-// note shows an event, fault shows one that should not happen. While the screen is drawn, the next frame shows it.
+// note shows an event, fault shows one that should not happen.
 func (o *output) note(kind, format string, args ...any)  { o.event(false, kind, format, args...) }
 func (o *output) fault(kind, format string, args ...any) { o.event(true, kind, format, args...) }
 
 func (o *output) event(bad bool, kind, format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	e := event{At: time.Since(o.started), Kind: kind, Text: fmt.Sprintf(format, args...), Bad: bad}
-	o.events = append(o.events, e)
-	o.events = o.events[max(0, len(o.events)-remembered):]
-	switch {
-	case o.cfg.JSON:
-		o.tell(encode(struct {
-			Type string  `json:"type"`
-			At   seconds `json:"at_seconds"`
-			event
-		}{"event", seconds(e.At), e}))
-	case !o.drawing:
-		mark, text := "*", e.Text
-		if e.Bad {
-			mark, text = "!", o.style.paint(red, text)
-		}
-		o.tell(fmt.Sprintf("%6s  %s %s\n", clock(e.At), o.style.paint(bold, mark), text))
+	e := event{"event", seconds(time.Since(o.started)), kind, fmt.Sprintf(format, args...), bad}
+	if o.cfg.JSON {
+		o.tell(encode(e))
+		return
 	}
+	mark, text := "*", e.Text
+	if bad {
+		mark, text = "!", o.style.paint(red, text)
+	}
+	o.tell(fmt.Sprintf("%6s  %s %s\n", clock(time.Duration(e.At)), o.style.paint(bold, mark), text))
 }
 
 // interval is how often sample is called.
 func (o *output) interval() time.Duration {
-	if o.screen != nil {
+	if o.terminal != nil {
 		return 200 * time.Millisecond
 	}
 	return time.Second
 }
 
 // sample shows the current state.
-func (o *output) sample(v *view) {
+func (o *output) sample(s *sample) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.cfg.JSON:
-		o.tell(encode(v.json()))
-	case o.drawing:
-		o.draw(v)
-	case o.screen == nil:
-		o.tell(v.line(o.style))
+		o.tell(encode(s))
+	case o.terminal == nil:
+		o.tell(s.line(o.style) + "\n")
+	case o.live:
+		width, _, err := term.GetSize(int(o.terminal.Fd()))
+		if err != nil || width <= 0 {
+			width = 80
+		}
+		o.last = cut(s.line(o.style), width-1)
+		o.tell("")
 	}
-}
-
-func (o *output) draw(v *view) {
-	width, height, err := term.GetSize(int(o.screen.Fd()))
-	if err != nil || width <= 0 || height <= 0 {
-		width, height = 80, 24
-	}
-	v.Keys, v.Events = o.saved != nil, o.events
-	var b strings.Builder
-	if width != o.width || height != o.height {
-		b.WriteString(clearScreen) // the terminal may have rearranged the old frame
-		o.width, o.height = width, height
-	}
-	b.WriteString(home + clearLine + strings.Join(v.frame(width, height, o.style), "\r\n"+clearLine))
-	o.tell(b.String())
 }
 
 // verdict shows the verdict, after close.

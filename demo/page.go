@@ -23,13 +23,19 @@ func (d *demo) servePage(undo *undo) (string, error) {
 		return "", err
 	}
 	panel := &console.Panel{Title: "Break it"}
-	for _, fault := range faultTable {
-		panel.Buttons = append(panel.Buttons, console.Button{Name: fault.name, Label: fault.label, Help: fault.help, Press: func() {
+	button := func(key byte, name, label, help string) {
+		panel.Buttons = append(panel.Buttons, console.Button{Name: name, Label: label, Help: help, Press: func() {
 			select {
-			case d.pressed <- fault.key:
+			case d.pressed <- key:
 			default: // the ones before are still to be done
 			}
 		}})
+	}
+	for _, fault := range faultTable {
+		button(fault.key, fault.name, fault.label, fault.help)
+	}
+	for _, control := range controls {
+		button(control.key, control.name, control.label, control.help)
 	}
 	page, err := console.New(console.Options{API: api, Panel: panel})
 	if err != nil {

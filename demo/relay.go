@@ -22,24 +22,7 @@ type relaySettings struct {
 	Name        string
 	DatabaseURL string
 	Database    string // overrides the one in DatabaseURL
-	Broker      target
-}
-
-// target is a broker: NATS, a URL, with a stream, or the addresses of a Kafka.
-type target struct {
-	NATS   string
-	Stream string
-	Kafka  []string
-	// Proxies are the proxies in front of a Kafka's brokers, by the brokers' addresses, including those that they give
-	// to clients.
-	Proxies map[string]string
-}
-
-func (t target) open() (relay.Broker, error) {
-	if t.Kafka == nil {
-		return nats.New(t.NATS, nats.Config{Stream: t.Stream})
-	}
-	return kafkaRelay(t)
+	NATS        string // its URL
 }
 
 // runRelay runs a relay with the settings in a file, as a process of its own, until ctx ends.
@@ -71,7 +54,7 @@ func runRelay(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	broker, err := s.Broker.open()
+	broker, err := nats.New(s.NATS, nats.Config{Stream: stream})
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (r *relays) start() error {
 	for _, name := range []string{"relay-1", "relay-2"} {
 		file := filepath.Join(dir, name+".json")
 		db := r.demo.db
-		text, err := json.Marshal(relaySettings{Name: name, DatabaseURL: db.url, Database: db.name, Broker: r.demo.place.relays})
+		text, err := json.Marshal(relaySettings{Name: name, DatabaseURL: db.url, Database: db.name, NATS: r.demo.broker.address()})
 		if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
 			return fmt.Errorf("configure %s: %w", name, err)
 		}
@@ -112,18 +112,19 @@ func (r *relays) kill(name string) (pid int, err error) {
 	return 0, nil
 }
 
-// view shows the relays; leader is the name of the leading one.
-func (r *relays) view(leader string) (all []relayView) {
+// states returns the relays' states by name; leader is the name of the leading one.
+func (r *relays) states(leader string) map[string]relayState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	all := make(map[string]relayState)
 	for _, m := range r.members {
 		switch {
 		case !m.process.Running():
-			all = append(all, relayView{m.name, 0, down})
+			all[m.name] = relayState{0, down}
 		case m.name == leader:
-			all = append(all, relayView{m.name, m.process.PID(), leads})
+			all[m.name] = relayState{m.process.PID(), leads}
 		default:
-			all = append(all, relayView{m.name, m.process.PID(), standby})
+			all[m.name] = relayState{m.process.PID(), standby}
 		}
 	}
 	return all

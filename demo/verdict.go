@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // verdict is the result of the demo.
@@ -42,7 +43,7 @@ func (d *demo) verdict(how end) verdict {
 		Faults:   d.faults.all(),
 		Dead:     append([]deadLetter{}, d.dead...),
 		Postgres: "PostgreSQL " + d.db.version,
-		Broker:   d.place.name,
+		Broker:   d.broker.name(),
 		Seed:     d.cfg.Seed,
 	}
 	_, v.Latency, v.Calm = d.service.book.latencies()
@@ -68,7 +69,7 @@ const (
 func (v *verdict) judge(how end) {
 	bad := func(n uint64, what, format string, args ...any) {
 		if n > 0 {
-			v.Reasons = append(v.Reasons, strings.TrimSpace(plural(n, what)+" "+fmt.Sprintf(format, args...)))
+			v.Reasons = append(v.Reasons, strings.TrimSpace(printed.Many(n, what, what+"s")+" "+fmt.Sprintf(format, args...)))
 		}
 	}
 	r := v.Report
@@ -133,17 +134,19 @@ func (v *verdict) text(s style) string {
 		}
 		line("  The orders and roll-backs were those of --seed %d.", v.Seed)
 	case v.Pending > 0:
-		line("%s so far; the demo ended with %s under way (d drains first)", s.paint(boldGreen, "OK"), plural(v.Pending, "event"))
+		line("%s so far; the demo ended with %s under way (d drains first)", s.paint(boldGreen, "OK"),
+			printed.Many(v.Pending, "event", "events"))
 	default:
 		line("%s: all that was committed arrived, in order%s.",
 			s.paint(boldGreen, "OK"), map[bool]string{true: ", or is a dead letter"}[r.DeadLettered > 0])
 		line("Nothing that was rolled back did.")
 	}
 	line("")
-	line("  committed    %10s     delivered %10s     dead letters %d", number(r.Committed), number(r.Delivered), r.DeadLettered)
-	line("  rolled back  %10s     in %s, %s > %s", number(r.RolledBack), duration(v.Took), v.Postgres, v.Broker)
+	line("  committed    %10s     delivered %10s     dead letters %d",
+		printed.Number(r.Committed), printed.Number(r.Delivered), r.DeadLettered)
+	line("  rolled back  %10s     in %s, %s > %s", printed.Number(r.RolledBack), duration(v.Took), v.Postgres, v.Broker)
 	if r.Unknown > 0 {
-		line("  unknown      %10s     the connection broke inside COMMIT: delivered or not", number(r.Unknown))
+		line("  unknown      %10s     the connection broke inside COMMIT: delivered or not", printed.Number(r.Unknown))
 	}
 	line("")
 	count := func(name string, n uint64, bad, text string) {
@@ -180,11 +183,9 @@ func (v *verdict) text(s style) string {
 			break
 		}
 		line("")
-		for _, text := range wrapText(fmt.Sprintf("Dead letter of %s (%s): %s. It is kept in PostgreSQL; once the cause "+
+		line("%s", wrapText(fmt.Sprintf("Dead letter of %s (%s): %s. It is kept in PostgreSQL; once the cause "+
 			"is gone, outbox dead requeue sends it again.",
-			letter.Order, letter.Reason, strings.TrimSuffix(letter.Error, ".")), 78) {
-			line("  %s", text)
-		}
+			letter.Order, letter.Reason, strings.TrimSuffix(letter.Error, ".")), "  ", 80))
 	}
 	return b.String()
 }

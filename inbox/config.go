@@ -64,7 +64,7 @@ type Config struct {
 	Tracer Tracer
 }
 
-// GapPolicy is what happens when messages of a key are missing before the one that came.
+// GapPolicy decides about a message before which messages of its key are missing.
 type GapPolicy string
 
 const (
@@ -89,10 +89,10 @@ type VersionColumn struct {
 func (c Config) withDefaults(consumer string) (Config, error) {
 	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if c.Tracer == nil {
-		c.Tracer = nobody{}
+		c.Tracer = noObserver{}
 	}
 	var faults settings.Faults
 	faults.Need(consumer != "", "", "the consumer has no name: give one that never changes, because its records are kept under it")

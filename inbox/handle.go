@@ -63,7 +63,7 @@ func (b *Inbox) handle(ctx context.Context, db DB, r record, msg *outbox.Message
 		}
 	}()
 	_, err = results.Exec()
-	if result, err = b.answer(ctx, tx, results, r, err); err != nil {
+	if result, err = b.readResults(ctx, tx, results, r, err); err != nil {
 		return Result{}, err
 	}
 	if result.Outcome == Duplicate {
@@ -129,7 +129,7 @@ func (b *Inbox) handleTx(ctx context.Context, tx pgx.Tx, r record, msg *outbox.M
 			}
 		}
 	}()
-	if result, err = b.answer(ctx, tx, results, r, nil); err != nil || result.Outcome == Duplicate {
+	if result, err = b.readResults(ctx, tx, results, r, nil); err != nil || result.Outcome == Duplicate {
 		return result, err
 	}
 	if result.Outcome == Applied {
@@ -164,9 +164,9 @@ func (b *Inbox) send(ctx context.Context, db DB, batch *pgx.Batch, r record) pgx
 	return db.SendBatch(ctx, batch)
 }
 
-// answer reads the results of send, closes them and, if the fast statement has recorded nothing, asks outbox.receive in
-// tx. err is the result of the statement before.
-func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults, r record, err error) (result Result, _ error) {
+// readResults reads the results of send, and closes them. If the fast statement has recorded nothing, it calls
+// outbox.receive in tx. err is the result of the statement before.
+func (b *Inbox) readResults(ctx context.Context, tx pgx.Tx, results pgx.BatchResults, r record, err error) (result Result, _ error) {
 	quick := b.statement.quick[0] != ""
 	recorded := false
 	outcome, expected, turn, mark := string(Applied), (*int64)(nil), int32(0), new(string)
@@ -190,7 +190,7 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 		}
 	}
 	if err == nil && !found && outcome == string(Applied) {
-		stale, err = b.first(ctx, tx, r)
+		stale, err = b.readVersionAgain(ctx, tx, r)
 	}
 	if err != nil {
 		return Result{}, explain(err)
@@ -202,8 +202,9 @@ func (b *Inbox) answer(ctx context.Context, tx pgx.Tx, results pgx.BatchResults,
 	return result, err
 }
 
-// first reads the version column again when no other transaction applies the first message of the key any more.
-func (b *Inbox) first(ctx context.Context, tx pgx.Tx, r record) (stale bool, err error) {
+// readVersionAgain reads the version column again, once no other transaction applies the first message of the key any
+// more.
+func (b *Inbox) readVersionAgain(ctx context.Context, tx pgx.Tx, r record) (stale bool, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(firstSQL, b.statement.table, r.key)
 	batch.Queue(b.statement.column, r.key)
@@ -222,9 +223,9 @@ func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Ha
 	if fn == nil {
 		return errNoHandler
 	}
-	ctx, cancel := b.limit(ctx)
+	ctx, cancel := b.withTimeout(ctx)
 	defer cancel()
-	if err := run(ctx, func() error { return fn(ctx, handed{tx}, msg) }); err != nil {
+	if err := run(ctx, func() error { return fn(ctx, handlerTx{tx}, msg) }); err != nil {
 		return err
 	}
 	if tx.Conn().PgConn().IsBusy() {
@@ -239,7 +240,7 @@ func (b *Inbox) apply(ctx context.Context, tx pgx.Tx, msg *outbox.Message, fn Ha
 	return nil
 }
 
-func (b *Inbox) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *Inbox) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.cfg.Timeout == 0 {
 		return ctx, func() {}
 	}
@@ -266,13 +267,13 @@ func run(ctx context.Context, fn func() error) (err error) {
 	return nil
 }
 
-// handed is the transaction that the handler gets.
-type handed struct{ pgx.Tx }
+// handlerTx is the transaction that the handler gets.
+type handlerTx struct{ pgx.Tx }
 
 var errNotYours = errors.New("inbox: the transaction isn't the handler's to end: return nil to commit, an error to roll back")
 
-func (handed) Commit(context.Context) error   { return errNotYours }
-func (handed) Rollback(context.Context) error { return errNotYours }
+func (handlerTx) Commit(context.Context) error   { return errNotYours }
+func (handlerTx) Rollback(context.Context) error { return errNotYours }
 
 // explainEnd explains why a transaction or a savepoint could not be ended. Only a commit may have happened.
 func explainEnd(what string, err error) error {

@@ -45,7 +45,7 @@ type Result struct {
 	Missing *Gap
 }
 
-// Outcome tells whether a message was applied. With every Outcome the message may be acknowledged; otherwise there is
+// Outcome reports whether a message was applied. With every Outcome the message may be acknowledged; otherwise there is
 // an error.
 type Outcome string
 
@@ -95,7 +95,7 @@ func (e *GapError) Error() string {
 // broker/consume return it to their broker, if that can deliver it later.
 func (e *GapError) TooEarly() bool { return true }
 
-// PanicError is what a handler's panic becomes.
+// PanicError is the error for a handler's panic.
 type PanicError struct {
 	Value any
 	Stack []byte

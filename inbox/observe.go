@@ -44,10 +44,10 @@ func LinkOf(msg *outbox.Message) (l Link) {
 	return l
 }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Handled(Event) {}
-func (nobody) Start(ctx context.Context, _ string, _ *outbox.Message, _ Link) (context.Context, func(Result, error)) {
+func (noObserver) Handled(Event) {}
+func (noObserver) Start(ctx context.Context, _ string, _ *outbox.Message, _ Link) (context.Context, func(Result, error)) {
 	return ctx, func(Result, error) {}
 }
 

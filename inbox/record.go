@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// record is what the statements need of a message.
+// record has the arguments that the statements take from a message.
 type record struct {
 	quick    []any // of statement.quick
 	args     []any // of statement.receive

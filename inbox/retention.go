@@ -81,8 +81,8 @@ func (r *Retention) Run(ctx context.Context) error {
 	}
 }
 
-// Look does once what Run does every Interval, for callers with a clock of their own, such as cron. Concurrent calls,
-// by any number of processes, wait for each other, and don't repeat what one has done.
+// Look runs one pass, for callers with a clock of their own, such as cron. Concurrent calls, by any number of
+// processes, wait for each other, and don't repeat what one has done.
 func (r *Retention) Look(ctx context.Context) RetentionReport {
 	report := r.look(ctx)
 	if ctx.Err() == nil {
@@ -104,9 +104,9 @@ func (r *Retention) report(report RetentionReport) {
 	r.cfg.Observe(report)
 }
 
-// look does what is due. It notes that the previous table has no writer any more. It makes the next table current, and
-// then notes the same again, because recording takes longer until then. It empties the table that is neither current
-// nor previous. Each step is a transaction of its own.
+// look does whatever is due. It notes that the previous table has no writer any more. It makes the next table current,
+// and then notes the same again, because recording takes longer until then. It empties the table that is neither
+// current nor previous. Each step is a transaction of its own.
 func (r *Retention) look(ctx context.Context) (report RetentionReport) {
 	for _, step := range []func(context.Context, *RetentionReport) error{r.close, r.turn, r.close, r.empty} {
 		if err := step(ctx, &report); err != nil {

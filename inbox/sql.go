@@ -29,7 +29,7 @@ func (b *Inbox) HandleSQL(ctx context.Context, db *sql.DB, msg *outbox.Message, 
 				_ = tx.Rollback() // if this fails, database/sql closes the connection
 			}
 		}()
-		if result, err = b.ask(ctx, tx, r); err != nil || result.Outcome == Duplicate {
+		if result, err = b.recordSQL(ctx, tx, r); err != nil || result.Outcome == Duplicate {
 			return result, err
 		}
 		if result.Outcome == Applied {
@@ -71,7 +71,7 @@ func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message
 				}
 			}
 		}()
-		if result, err = b.ask(ctx, tx, r); err != nil || result.Outcome == Duplicate {
+		if result, err = b.recordSQL(ctx, tx, r); err != nil || result.Outcome == Duplicate {
 			return result, err
 		}
 		if result.Outcome == Applied {
@@ -87,8 +87,8 @@ func (b *Inbox) HandleSQLTx(ctx context.Context, tx *sql.Tx, msg *outbox.Message
 	})
 }
 
-// ask records the message and reads the version column.
-func (b *Inbox) ask(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
+// recordSQL records the message and reads the version column.
+func (b *Inbox) recordSQL(ctx context.Context, tx *sql.Tx, r record) (Result, error) {
 	result, err := b.receiveSQL(ctx, tx, r)
 	if err != nil || result.Outcome != Applied || b.statement.column == "" {
 		return result, err
@@ -136,7 +136,7 @@ func (b *Inbox) applySQL(ctx context.Context, tx *sql.Tx, msg *outbox.Message, f
 	if fn == nil {
 		return errNoHandler
 	}
-	ctx, cancel := b.limit(ctx)
+	ctx, cancel := b.withTimeout(ctx)
 	defer cancel()
 	return run(ctx, func() error { return fn(ctx, tx, msg) })
 }

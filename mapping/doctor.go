@@ -11,35 +11,6 @@ import (
 // ErrNotFound means that there is no table of messages with the name that Doctor was given.
 var ErrNotFound = errors.New("not found")
 
-// Report is Doctor's report about an existing outbox table.
-type Report struct {
-	Table    string `json:"table"`
-	Preset   string `json:"preset,omitempty"` // the preset that fits; empty: the mapping was guessed from names
-	Strategy string `json:"strategy,omitempty"`
-
-	// Mapping is the proposal. Faults are the reasons why it is incomplete.
-	Mapping Mapping  `json:"mapping"`
-	Faults  []string `json:"faults,omitempty"`
-
-	// Limits are what the table can't give with that strategy, Advice is what to do.
-	Limits []Finding `json:"limits"`
-	Advice []Finding `json:"advice"`
-
-	// Notify is about a trigger that wakes the relay; its SQL is empty if the table has one that notifies.
-	Notify Finding `json:"notify"`
-
-	// Log is about delivery of the table by the write-ahead log instead. Its SQL creates a slot, which retains the log
-	// from then on.
-	Log Finding `json:"log"`
-}
-
-// Finding is a fact with its consequence.
-type Finding struct {
-	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, archive, index, log
-	Text  string `json:"text"`
-	SQL   string `json:"sql,omitempty"` // what would change it
-}
-
 // Doctor reads what the catalogue knows about a table and proposes how a relay should deliver from it. It changes
 // nothing and reads no row of the table. If the table doesn't exist, or is a table of offsets, the error is
 // ErrNotFound.

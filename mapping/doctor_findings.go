@@ -8,6 +8,35 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
+// Report is Doctor's report about an existing outbox table.
+type Report struct {
+	Table    string `json:"table"`
+	Preset   string `json:"preset,omitempty"` // the preset that fits; empty: the mapping was guessed from names
+	Strategy string `json:"strategy,omitempty"`
+
+	// Mapping is the proposal. Faults are the reasons why it is incomplete.
+	Mapping Mapping  `json:"mapping"`
+	Faults  []string `json:"faults,omitempty"`
+
+	// Limits are what the table can't give with that strategy, Advice is what to do.
+	Limits []Finding `json:"limits"`
+	Advice []Finding `json:"advice"`
+
+	// Notify is about a trigger that wakes the relay; its SQL is empty if the table has one that notifies.
+	Notify Finding `json:"notify"`
+
+	// Log is about delivery of the table by the write-ahead log instead. Its SQL creates a slot, which retains the log
+	// from then on.
+	Log Finding `json:"log"`
+}
+
+// Finding is a fact with its consequence.
+type Finding struct {
+	About string `json:"about"` // order, parallelism, stalls, dead letters, retries, archive, index, log
+	Text  string `json:"text"`
+	SQL   string `json:"sql,omitempty"` // what would change it
+}
+
 // examine reports what the table can't give, and what is missing.
 func (r *Report) examine(t *Table, offsetsThere func() bool) {
 	limit := func(about, format string, args ...any) {

@@ -96,7 +96,7 @@ func guess(t *Table, named string) Mapping {
 		m.Claim.Owner = find([]Kind{KindText}, "lockedby", "owner", "claimedby", "leasedby")
 	}
 	status := find([]Kind{KindText, KindEnum}, doneStatus...)
-	// A time that no row can wait by is proposed too, if there is no other: the faults tell what is wrong with it.
+	// A time by which no row can wait is proposed too, if there is no other: the faults name what is wrong with it.
 	done := t.columnOf(func(c *TableColumn) bool {
 		return c.Kind == KindTime && (&Mapping{Done: Done{How: DoneTimestamp, Column: c.Name}}).marked(t)
 	}, doneTimes...)
@@ -150,7 +150,7 @@ func (t *Table) identify(m *Mapping) {
 	}
 }
 
-// otherMarks lists the columns that look as if they said too whether a row was delivered, and that m doesn't write.
+// otherMarks lists the columns that also look like marks of delivery, and that m doesn't write.
 func (t *Table) otherMarks(m *Mapping) (names []string) {
 	d := &m.Done
 	for i := range t.Columns {

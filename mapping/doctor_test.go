@@ -15,14 +15,8 @@ import (
 // tableOf makes a table in a fresh database.
 func tableOf(t *testing.T, ddl string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), ddl); err != nil {
-		t.Fatal(err)
-	}
+	conn, exec := connected(t)
+	exec(ddl)
 	return conn
 }
 
@@ -40,9 +34,7 @@ func TestDoctorGuessesTheColumnsOfATableThatNobodyKnows(t *testing.T) {
 	conn := tableOf(t, `CREATE TABLE "Events To Send" (
 		id bigserial PRIMARY KEY, "AggregateId" text, "EventType" text NOT NULL, subject text NOT NULL, body text, "SentAt" timestamptz, tries int)`)
 	r, err := Doctor(t.Context(), conn, `"Events To Send"`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := r.Mapping
 	if r.Preset != "" || r.Strategy != "advisory" || len(r.Faults) > 0 ||
 		m.Topic != "{subject}" || m.Key != "{AggregateId}" || m.Payload != "body" ||
@@ -89,9 +81,7 @@ func TestDoctorSaysWhatATableCantGive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, err := Doctor(t.Context(), tableOf(t, test.ddl), "o")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := about(r.Limits, test.about); !strings.Contains(got, test.want) {
 				t.Errorf("limits %+v, want %q about %s", r.Limits, test.want, test.about)
 			}
@@ -160,9 +150,7 @@ func TestDoctorProposesToDeleteNothingButAnOutbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, err := Doctor(t.Context(), tableOf(t, test.ddl), test.table)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if deletes := r.Mapping.Done.How == DoneDelete || r.Mapping.RowsMayBeDeleted; deletes != test.deletes {
 				t.Errorf("it proposes %+v", r.Mapping)
 			}
@@ -186,9 +174,7 @@ func TestDoctorSaysWhatTheLogNeeds(t *testing.T) {
 	conn := tableOf(t, `CREATE TABLE "Out Box" (id bigserial PRIMARY KEY, aggregate_id text, aggregate_type text NOT NULL, payload jsonb NOT NULL,
 		topic text GENERATED ALWAYS AS ('outbox.' || aggregate_type) STORED)`)
 	r, err := Doctor(t.Context(), conn, `"Out Box"`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slot := schema.SlotName(conn.Config().Database, "out_box") // as a relay's, for a destination of that name
 	for _, want := range []string{`column "topic" is a generated one`, "replication: {slot: " + slot + ", publication: outbox_out_box}"} {
 		if !strings.Contains(r.Log.Text, want) {
@@ -209,17 +195,13 @@ func TestDoctorSaysThatTheLogHasTooLittleInIt(t *testing.T) {
 	t.Parallel()
 	server := servers.OwnPostgres(t, servers.PostgresConfig{Settings: map[string]string{"wal_level": "replica"}})
 	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	if _, err := conn.Exec(t.Context(), `CREATE TABLE events (id bigserial PRIMARY KEY, topic text NOT NULL, payload text)`); err != nil {
 		t.Fatal(err)
 	}
 	r, err := Doctor(t.Context(), conn, "events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(r.Log.Text, "wal_level is replica") {
 		t.Errorf("got %s", r.Log.Text)
 	}

@@ -86,9 +86,7 @@ func TestDoctorKnowsTheTablesOfOtherLibraries(t *testing.T) {
 				table = words[2]
 			}
 			r, err := Doctor(t.Context(), tableOf(t, test.ddl), table)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m := &r.Mapping
 			found := map[string]string{"id": m.ID, "message_id": m.MessageID, "type": m.EventType, "payload": m.Payload,
 				"done": m.Done.Column,

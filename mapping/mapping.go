@@ -4,13 +4,11 @@
 package mapping
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/pgoutbox/outbox/internal/settings"
-	"github.com/pgoutbox/outbox/schema"
 )
 
 // Mapping describes an existing outbox table, so that a relay can deliver from it unchanged. Fields are names of
@@ -144,8 +142,8 @@ type Done struct {
 	Partition string
 }
 
-// Failure describes how a row is marked that was not delivered. State without a column is kept in memory, and starts
-// anew after a restart.
+// Failure describes how a row is marked that was not delivered. State without a column is kept in memory, and is
+// lost by a restart.
 type Failure struct {
 	Attempts    string
 	Error       string
@@ -251,83 +249,6 @@ func (m *Mapping) Validate() error {
 	return nil
 }
 
-// Waiting is the SQL condition, on the table as m, that a row was not delivered, is no dead letter, and is not claimed
-// by a status.
-func (m *Mapping) Waiting() string {
-	column := "m." + schema.QuoteIdentifier(m.Done.Column)
-	switch m.Done.How {
-	case DoneTimestamp:
-		return column + " IS NULL"
-	case DoneBoolean:
-		return "(" + column + " = false OR " + column + " IS NULL)"
-	case DoneStatus:
-		return column + " = " + schema.QuoteLiteral(m.Done.Waiting)
-	}
-	return "true"
-}
-
-// Unsettled is the same for a row that was not delivered and is no dead letter, whether or not it is claimed.
-func (m *Mapping) Unsettled() string {
-	if m.Claim.Status == "" {
-		return m.Waiting()
-	}
-	return "(" + m.Waiting() + " OR m." + schema.QuoteIdentifier(m.Done.Column) + " = " + schema.QuoteLiteral(m.Claim.Status) + ")"
-}
-
-// Blocked is the SQL condition, on the table as m, that a row waits until an operator acts. It is "" if no column shows
-// it: then the relay alone knows.
-func (m *Mapping) Blocked() string {
-	column := m.Failure.NextAttempt
-	if column == "" {
-		column = m.Claim.Until
-	}
-	if column == "" || m.Done.How == "" { // a strategy that marks no row writes no such column either
-		return ""
-	}
-	return m.Unsettled() + " AND m." + schema.QuoteIdentifier(column) + " = 'infinity'"
-}
-
-// Freed is the SQL condition, on the table as m, that an operator has reset the attempts of a row that was blocked: its
-// error or last attempt tells that it was tried, and its attempts that it wasn't. It is never NULL, and "" if no
-// columns show it. Of a row that wasn't blocked it means nothing.
-func (m *Mapping) Freed() string {
-	tried := m.Failure.Error
-	if tried == "" {
-		tried = m.Failure.LastAttempt
-	}
-	if m.Failure.Attempts == "" || tried == "" {
-		return ""
-	}
-	return fmt.Sprintf("coalesce(m.%s, 0) = 0 AND m.%s IS NOT NULL", schema.QuoteIdentifier(m.Failure.Attempts),
-		schema.QuoteIdentifier(tried))
-}
-
-// Released is the SQL condition, on the table as m, that an operator has released a row that is blocked, which has been
-// claimed until infinity: by its next attempt or by its attempts. It is "" if no column tells.
-func (m *Mapping) Released() string {
-	var signs []string
-	if m.Failure.NextAttempt != "" {
-		signs = append(signs, "m."+schema.QuoteIdentifier(m.Failure.NextAttempt)+" IS DISTINCT FROM 'infinity'")
-	}
-	if freed := m.Freed(); freed != "" {
-		signs = append(signs, freed)
-	}
-	if signs == nil {
-		return ""
-	}
-	return fmt.Sprintf("m.%s = 'infinity' AND (%s)", schema.QuoteIdentifier(m.Claim.Until), strings.Join(signs, " OR "))
-}
-
-// NextAttempt is Failure.NextAttempt of the table as m, as MomentSQL has it, and NULL once an operator has reset the
-// attempts.
-func (m *Mapping) NextAttempt(t *Table) string {
-	next := t.Column(m.Failure.NextAttempt).MomentSQL("m." + schema.QuoteIdentifier(m.Failure.NextAttempt))
-	if freed := m.Freed(); freed != "" && !m.Claim.Counts { // a claim would count first
-		return fmt.Sprintf("CASE WHEN NOT (%s) THEN %s END", freed, next)
-	}
-	return next
-}
-
 // Suits reports everything that a strategy lacks in the mapping or can't use, all faults together.
 func (m *Mapping) Suits(strategy string) error {
 	var faults settings.Faults
@@ -362,82 +283,6 @@ func (d Done) validate(faults *settings.Faults) {
 	}
 	faults.Need(d.How != DoneStatus || d.Value != "" && d.Waiting != "", "Done.Value",
 		"rows are done by status, but not both its values are given, of a waiting row and of a done one")
-}
-
-// TableName is a table's name, with its schema if given.
-type TableName struct {
-	Schema string
-	Name   string
-}
-
-// ParseTableName reads "name", "schema.name", and parts in double quotes.
-func ParseTableName(s string) (TableName, error) {
-	var parts []string
-	for rest := s; ; {
-		part, after, err := identifier(rest)
-		if err != nil {
-			return TableName{}, fmt.Errorf("%q is not a table's name such as outbox_events or orders.outbox: %w", s, err)
-		}
-		parts = append(parts, part)
-		if after == "" {
-			break
-		}
-		rest = after[1:]
-	}
-	switch len(parts) {
-	case 1:
-		return TableName{Name: parts[0]}, nil
-	case 2:
-		return TableName{Schema: parts[0], Name: parts[1]}, nil
-	}
-	return TableName{}, fmt.Errorf("%q has %d parts: a table's name has one or two", s, len(parts))
-}
-
-// identifier cuts off the first identifier; after is empty or begins with a dot.
-func identifier(s string) (name, after string, err error) {
-	if !strings.HasPrefix(s, `"`) {
-		end := strings.IndexByte(s, '.')
-		if end < 0 {
-			end = len(s)
-		}
-		name, after = s[:end], s[end:]
-	} else {
-		var b strings.Builder
-		i := 1
-		for ; i < len(s); i++ {
-			if s[i] != '"' {
-				b.WriteByte(s[i])
-				continue
-			}
-			if i+1 < len(s) && s[i+1] == '"' {
-				b.WriteByte('"')
-				i++
-				continue
-			}
-			break
-		}
-		if i >= len(s) {
-			return "", "", errors.New("a quote is not closed")
-		}
-		name, after = b.String(), s[i+1:]
-	}
-	switch {
-	case name == "":
-		return "", "", errors.New("a part is empty")
-	case strings.ContainsRune(name, 0):
-		return "", "", errors.New("it has a NUL in it")
-	case after != "" && after[0] != '.':
-		return "", "", errors.New("something follows a closing quote")
-	}
-	return name, after, nil
-}
-
-// String returns the quoted name for SQL.
-func (n TableName) String() string {
-	if n.Schema == "" {
-		return schema.QuoteIdentifier(n.Name)
-	}
-	return schema.QuoteIdentifier(n.Schema) + "." + schema.QuoteIdentifier(n.Name)
 }
 
 // TemplatePart is a piece of text, or a column.
@@ -479,4 +324,17 @@ func templateColumns(s string) (columns []string) {
 		}
 	}
 	return columns
+}
+
+type status struct{ what, value string }
+
+// statuses are the values of Done.Column, by what they mean.
+func (m *Mapping) statuses() (all []status) {
+	for _, s := range []status{{"waiting", m.Done.Waiting}, {"done", m.Done.Value},
+		{"claimed", m.Claim.Status}, {"failed", m.Failure.FailedValue}} {
+		if s.value != "" {
+			all = append(all, s)
+		}
+	}
+	return all
 }

@@ -1,15 +1,10 @@
 package mapping
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 func TestNamesOfTablesAreReadAndQuoted(t *testing.T) {
@@ -85,20 +80,10 @@ func TestPresetsAreValidAndHaveNamesOfTheirOwn(t *testing.T) {
 
 func TestAMappingThatDoesntFitNamesTheColumnAndTheTable(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	_, err = conn.Exec(t.Context(), `CREATE DOMAIN short AS varchar(20); CREATE TYPE state AS ENUM ('new', 'sent');
+	conn := tableOf(t, `CREATE DOMAIN short AS varchar(20); CREATE TYPE state AS ENUM ('new', 'sent');
 		CREATE TABLE odd (id bigserial PRIMARY KEY, topic short, payload xml, state state, sent text, other int)`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	table, err := ReadTable(t.Context(), conn, TableName{Name: "odd"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c := table.Column("id"); c.Kind != KindInteger || c.Sequence == 0 || c.Cache != 1 || !c.NotNull {
 		t.Errorf("id is %+v", c)
 	}

@@ -56,35 +56,35 @@ func moveFunction(t *Table) string {
 	return TableName{t.Schema, name}.String()
 }
 
-// fresh is a column of the row that is inserted, as SQL.
-func fresh(name string) string { return "new." + schema.QuoteIdentifier(name) }
+// newColumn is a column of the row that is inserted, as SQL.
+func newColumn(name string) string { return "new." + schema.QuoteIdentifier(name) }
 
-// freshText is the column as a relay reads it, or NULL if name is empty.
-func (t *Table) freshText(name string) string {
+// newText is the column as a relay reads it, or NULL if name is empty.
+func (t *Table) newText(name string) string {
 	if name == "" {
 		return "NULL"
 	}
-	return t.Column(name).TextSQL(fresh(name))
+	return t.Column(name).TextSQL(newColumn(name))
 }
 
-// moveBody is the body of the trigger's function. A row is copied if it could be marked, so what the relay's conditions
-// say of the row decides. The session's time zone stays, because it says what a time without a zone means: when to
-// deliver, and when a row was delivered.
+// moveBody is the body of the trigger's function. A row is copied if it could be marked, so the relay's
+// conditions decide. The session's time zone stays, because a time without a zone depends on it: when to deliver, and
+// when a row was delivered.
 func (m *Mapping) moveBody(t *Table, strategy string) string {
 	key := "NULL"
 	if m.Key != "" {
 		key = t.templateSQL(m.Key)
 	}
 	waits, due := m.due(t, strategy)
-	payload, contentType := "convert_to("+fresh(m.Payload)+"::text, 'UTF8')", "NULL"
+	payload, contentType := "convert_to("+newColumn(m.Payload)+"::text, 'UTF8')", "NULL"
 	switch t.Column(m.Payload).Kind {
 	case KindBytes:
-		payload = fresh(m.Payload)
+		payload = newColumn(m.Payload)
 	case KindJSON:
 		contentType = "'application/json'"
 	}
 	if m.ContentType != "" {
-		contentType = t.freshText(m.ContentType)
+		contentType = t.newText(m.ContentType)
 	}
 	return fmt.Sprintf(`
 DECLARE
@@ -103,9 +103,9 @@ BEGIN
             deliver_at => CASE WHEN due >= '1970-01-01 00:00:00+00' THEN least(due, '9999-12-31 23:59:59.999999+00') END);
     END IF;
     RETURN NULL;
-END `, schema.OwnedByAnother, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.freshText(m.AggregateType),
-		t.freshText(m.AggregateID), t.freshText(m.EventType), contentType, m.messageIDSQL(t),
-		m.delivered(t), strings.Join(append(waits, "m."+schema.QuoteIdentifier(m.ID)+" = "+fresh(m.ID)), " AND "), due)
+END `, schema.OwnedByAnotherSQL, MoveTrigger, t.templateSQL(m.Topic), payload, key, m.headersSQL(t), t.newText(m.AggregateType),
+		t.newText(m.AggregateID), t.newText(m.EventType), contentType, m.messageIDSQL(t),
+		m.deliveredSQL(t), strings.Join(append(waits, "m."+schema.QuoteIdentifier(m.ID)+" = "+newColumn(m.ID)), " AND "), due)
 }
 
 // due are the conditions, on the table as m, that a relay delivers a row without an operator, and the time from which
@@ -140,9 +140,9 @@ func (m *Mapping) messageIDSQL(t *Table) string {
 	name := cmp.Or(m.MessageID, m.ID)
 	switch t.Column(name).Kind {
 	case KindUUID:
-		return fresh(name)
+		return newColumn(name)
 	case KindText:
-		return fmt.Sprintf("CASE WHEN %[1]s ~ '^%[2]s{8}(-%[2]s{4}){3}-%[2]s{12}$' THEN (%[1]s)::uuid END", t.freshText(name), digit)
+		return fmt.Sprintf("CASE WHEN %[1]s ~ '^%[2]s{8}(-%[2]s{4}){3}-%[2]s{12}$' THEN (%[1]s)::uuid END", t.newText(name), digit)
 	}
 	return "NULL"
 }
@@ -153,37 +153,20 @@ func (m *Mapping) headersSQL(t *Table) string {
 	headers := "SELECT NULL AS name, NULL AS value, NULL::bigint AS place"
 	if m.Headers != "" {
 		headers += fmt.Sprintf(" UNION ALL SELECT key, coalesce(value, 'null'), ordinality FROM "+
-			"json_each_text(nullif(nullif(btrim(%s, E' \\t\\r\\n'), ''), 'null')::json) WITH ORDINALITY", t.freshText(m.Headers))
+			"json_each_text(nullif(nullif(btrim(%s, E' \\t\\r\\n'), ''), 'null')::json) WITH ORDINALITY", t.newText(m.Headers))
 	}
 	for i, h := range m.HeaderColumns {
-		headers += fmt.Sprintf(" UNION ALL SELECT %s, %s, %d", schema.QuoteLiteral(h.Name), t.freshText(h.Column), -i)
+		headers += fmt.Sprintf(" UNION ALL SELECT %s, %s, %d", schema.QuoteLiteral(h.Name), t.newText(h.Column), -i)
 	}
 	return "(SELECT jsonb_object_agg(name, value ORDER BY place) FROM (" + headers + ") h WHERE value IS NOT NULL)"
 }
 
-// delivered is the beginning of the statement that marks a row as a relay does that has delivered it.
-func (m *Mapping) delivered(t *Table) string {
+// deliveredSQL is the beginning of the statement that marks a row as a relay does that has delivered it.
+func (m *Mapping) deliveredSQL(t *Table) string {
 	if m.Done.How == DoneDelete {
 		return "DELETE FROM " + t.TableName().String() + " AS m"
 	}
-	var set []string
-	mark := func(column, value string) {
-		if column != "" {
-			set = append(set, schema.QuoteIdentifier(column)+" = "+value)
-		}
-	}
-	switch m.Done.How {
-	case DoneTimestamp:
-		mark(m.Done.Column, "clock_timestamp()")
-	case DoneBoolean:
-		mark(m.Done.Column, "true")
-	case DoneStatus:
-		mark(m.Done.Column, schema.QuoteLiteral(m.Done.Value))
-	}
-	mark(m.Done.Flag, "true")
-	mark(m.Done.At, "clock_timestamp()")
-	mark(m.Done.UpdatedAt, "clock_timestamp()")
-	return "UPDATE " + t.TableName().String() + " AS m SET " + strings.Join(set, ", ")
+	return "UPDATE " + t.TableName().String() + " AS m SET " + m.SetDone().String()
 }
 
 // templateSQL is a template over the columns of a row that is new. It is NULL if one of them is.
@@ -192,7 +175,7 @@ func (t *Table) templateSQL(template string) string {
 	var sql []string
 	for _, p := range parts {
 		if p.Column != "" {
-			sql = append(sql, t.freshText(p.Column))
+			sql = append(sql, t.newText(p.Column))
 		} else {
 			sql = append(sql, schema.QuoteLiteral(p.Text))
 		}

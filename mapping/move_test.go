@@ -20,18 +20,14 @@ func TestWhatMovesDoesNotDependOnTheSessionThatInserts(t *testing.T) {
 	exec(`CREATE TABLE own (id bigserial PRIMARY KEY, topic text DEFAULT 't', body text DEFAULT 'x', at timestamptz, late timestamptz,
 		local timestamp, day date, took interval, bytes bytea, ratio float8, due timestamp, sent_at timestamp)`)
 	table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "body", DeliverAt: "due",
 		Done: Done{How: DoneTimestamp, Column: "sent_at"}}
 	for _, column := range []string{"at", "late", "local", "day", "took", "bytes", "ratio"} {
 		m.HeaderColumns = append(m.HeaderColumns, HeaderColumn{Name: column, Column: column})
 	}
 	begin, _, err := m.Move(table, SkipLocked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exec(begin)
 	exec(`SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kathmandu'; SET bytea_output = escape; SET intervalstyle = iso_8601;
 		SET extra_float_digits = -3`)
@@ -40,9 +36,7 @@ func TestWhatMovesDoesNotDependOnTheSessionThatInserts(t *testing.T) {
 	var got string
 	var marked bool
 	err = conn.QueryRow(t.Context(), `SELECT headers::jsonb::text || (deliver_at = '2026-02-01T00:00:00Z') FROM outbox.messages`).Scan(&got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `{"at": "2026-02-01 00:00:00+00", "day": "2026-02-01", "late": "infinity", "took": "01:30:00", ` +
 		`"bytes": "\\x78", "local": "2026-02-01 05:45:00", "ratio": "0.3333333333333333"}true`
 	if got != want {
@@ -59,9 +53,7 @@ func TestWhatMovesIsWhatARelayWouldHaveRead(t *testing.T) {
 	t.Parallel()
 	for _, major := range []string{"14", "18"} {
 		conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t, servers.PostgresConfig{Major: major}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = conn.Close(context.Background()) })
 		if _, err := schema.Up(t.Context(), conn, schema.UpConfig{}); err != nil {
 			t.Fatal(err)
@@ -74,15 +66,11 @@ func TestWhatMovesIsWhatARelayWouldHaveRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			table, err := ReadTable(t.Context(), conn, TableName{Name: name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m := Mapping{Table: quoted, ID: "id", Topic: "t", Payload: "body", Headers: "h", Done: Done{How: DoneBoolean, Column: "sent"},
 				HeaderColumns: []HeaderColumn{{"a", column}, {"b", column}, {"b", "second"}, {"c", "second"}}}
 			begin, back, err := m.Move(table, SkipLocked)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sql = begin + begin + `INSERT INTO ` + quoted + ` VALUES ('A0000000-0000-4000-8000-00000000000A', 'x', '{"a":"1","a":"2","n":1.50,"o":{"k": [1]},"z":null}', 'col', 'sec'), ('none', 'x', 'null', NULL, NULL);` + back + back
 			if _, err := conn.Exec(t.Context(), sql); err != nil {
 				t.Fatalf("%d: %v", n, err)
@@ -122,9 +110,7 @@ func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 	m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "body", Done: Done{How: DoneBoolean, Column: "sent"}}
 	read := func() *Table {
 		table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return table
 	}
 	if _, _, err := m.Move(read(), SkipLocked); err == nil || !strings.Contains(err.Error(), "--writer '"+role) {
@@ -132,9 +118,7 @@ func TestTheTriggerThatMovesHasTheRightsOfTheTablesOwner(t *testing.T) {
 	}
 	exec(schema.Grants(role, "", ""))
 	begin, _, err := m.Move(read(), SkipLocked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exec(begin + `SET ROLE ` + quoted + `; CREATE CAST (col AS text) WITH FUNCTION cast_of(col); RESET ROLE; INSERT INTO own VALUES (1, 'a')`)
 	var got string
 	if err := conn.QueryRow(t.Context(), `SELECT string_agg(who, ',') FROM ran`).Scan(&got); err != nil || got != role {
@@ -190,16 +174,12 @@ func TestWhatMovesIsWhatARelayWouldDeliverAndWhen(t *testing.T) {
 				t.Fatal(err)
 			}
 			table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m := c.m
 			m.Table, m.ID, m.Topic, m.Key, m.Payload, m.RowsMayBeDeleted = "own", "id", "t", "{id}", "body", true
 			m.Done.How = cmp.Or(m.Done.How, DoneDelete)
 			begin, _, err := m.Move(table, c.strategy)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := conn.Exec(t.Context(), begin+`INSERT INTO own VALUES `+c.insert); err != nil {
 				t.Fatal(err)
 			}

@@ -94,7 +94,7 @@ func Missing(ctx context.Context, q schema.Querier, m *Mapping, strategy, slot, 
 	return all, nil
 }
 
-// publishedSQL tells what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't
+// publishedSQL lists what a publication ($1) does for a table ($2, with schema and name $3 and $4): one that doesn't
 // list it, or lists its partitions instead, sends nothing in its name.
 const publishedSQL = `
 SELECT concat_ws(', ', 'insert', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,

@@ -1,27 +1,15 @@
 package mapping
 
 import (
-	"context"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // TestWhatIsMissingIsCreatedByItsStatements runs the statements: then nothing is missing, and they fit the table.
 func TestWhatIsMissingIsCreatedByItsStatements(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if _, err := conn.Exec(t.Context(), `CREATE SCHEMA "My"; CREATE TABLE "My"."Box" (id bigserial PRIMARY KEY, topic text, body text,
-		reason text, part int)`); err != nil {
-		t.Fatal(err)
-	}
+	conn := tableOf(t, `CREATE SCHEMA "My"; CREATE TABLE "My"."Box" (id bigserial PRIMARY KEY, topic text, body text,
+		reason text, part int)`)
 	slot := "missing_" + conn.Config().Database
 	m := Mapping{Table: "My.Box", ID: "id", Topic: "{topic}", Payload: "body", Failure: Failure{DeadTable: "My.Box_dead"},
 		Offsets: Offsets{Table: "My.Offsets", Topic: "topic", Partition: "part"}}
@@ -34,9 +22,7 @@ func TestWhatIsMissingIsCreatedByItsStatements(t *testing.T) {
 		{Replication, "publication Pub, replication slot " + slot + ", which has what is committed from now on"},
 	} {
 		missing, err := Missing(t.Context(), conn, &m, c.strategy, slot, "Pub")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []string
 		for _, s := range missing {
 			got = append(got, s.What)
@@ -110,9 +96,7 @@ func TestAPublicationThatLacksTheTableIsCompleted(t *testing.T) {
 		look := func() (sql string) {
 			t.Helper()
 			missing, err := Missing(t.Context(), conn, &m, Replication, "none_"+conn.Config().Database, "P")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, s := range missing {
 				if strings.Contains(s.What, "publication") {
 					sql = s.SQL

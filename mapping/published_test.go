@@ -15,20 +15,18 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 	t.Parallel()
 	servers.OnMajors(t, func(t *testing.T, config servers.PostgresConfig) {
 		conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t, config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		exec := func(sql string) error {
 			_, err := conn.Exec(t.Context(), sql)
 			return err
 		}
-		must := func(sql string) {
+		run := func(sql string) {
 			t.Helper()
 			if err := exec(sql); err != nil {
 				t.Fatalf("%s: %v", sql, err)
 			}
 		}
-		must(`CREATE PUBLICATION everything FOR ALL TABLES`)
+		run(`CREATE PUBLICATION everything FOR ALL TABLES`)
 		const keyless = `CREATE TABLE own (id bigint NOT NULL, topic text, payload text, sent boolean)`
 		const parted = keyless + ` PARTITION BY LIST (id); CREATE TABLE "Own 1" PARTITION OF own FOR VALUES IN (1)`
 		for tables, refused := range map[string]bool{
@@ -43,13 +41,11 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 			parted + `; ALTER PUBLICATION everything SET (publish_via_partition_root = true)`: true,
 			parted + `; ALTER TABLE own ADD PRIMARY KEY (id)`:                                 false,
 		} {
-			must(`DROP TABLE IF EXISTS own; ALTER PUBLICATION everything SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`)
-			must(tables)
-			must(`INSERT INTO own VALUES (1, 't', 'p', false)`)
+			run(`DROP TABLE IF EXISTS own; ALTER PUBLICATION everything SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)`)
+			run(tables)
+			run(`INSERT INTO own VALUES (1, 't', 'p', false)`)
 			table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, done := range []Done{{How: DoneBoolean, Column: "sent"}, {How: DoneDelete}} {
 				statement := `UPDATE own SET sent = true`
 				if done.How == DoneDelete {
@@ -58,7 +54,7 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 				if works := exec(`BEGIN; `+statement) == nil; works == refused {
 					t.Errorf("%s: the server's own opinion of %s is another", tables, statement)
 				}
-				must(`ROLLBACK`)
+				run(`ROLLBACK`)
 				m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload", Done: done}
 				err := m.Allowed(t.Context(), conn, table)
 				if (err != nil) != refused || refused && (!errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), `publication "everything" has`)) {
@@ -72,7 +68,7 @@ func TestAPublishedTableWithoutAKeyIsRefusedIfItsRowsAreMarked(t *testing.T) {
 				if tables != keyless {
 					break
 				}
-				must(`ALTER PUBLICATION everything SET (publish = '` + publishes + `')`)
+				run(`ALTER PUBLICATION everything SET (publish = '` + publishes + `')`)
 				if err := m.Allowed(t.Context(), conn, table); err == nil {
 					t.Errorf("a publication of %ss: a row can't be marked, and nobody tells", publishes)
 				}

@@ -16,9 +16,7 @@ func TestMain(m *testing.M) { servers.Main(m) }
 func connected(t *testing.T) (*pgx.Conn, func(sql string)) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), servers.TestDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn, func(sql string) {
 		t.Helper()
@@ -36,4 +34,11 @@ func installed(t *testing.T) (*pgx.Conn, func(sql string)) {
 		t.Fatal(err)
 	}
 	return conn, exec
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

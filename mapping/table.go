@@ -52,7 +52,7 @@ type Table struct {
 type TableColumn struct {
 	Name string
 	Type string // as format_type writes it
-	Base string // the same, of what a domain is made of
+	Base string // the same of the type below a domain
 	Kind Kind   // of Base
 
 	// Cast means that a cast to text gives another text than the type's output. Varies means that the output depends on
@@ -149,8 +149,8 @@ type ColumnCheck struct {
 }
 
 // TextSQL is a value of the column as text, in SQL: what its type's output is in a session of package dial, in UTC.
-// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: one of a
-// type that isn't is code of whoever owns the type.
+// Booleans are true and false, and what fills a char(n) up is left out. It runs no cast but the server's own: a
+// cast of another type is code of the type's owner.
 func (c *TableColumn) TextSQL(value string) string {
 	switch {
 	case c.Kind == KindTime && !c.Walls():
@@ -400,130 +400,78 @@ func kindOf(base, class string) Kind {
 	return KindOther
 }
 
-// Fit reports every column that m names and t doesn't have, that has a wrong type, or that can't mark rows: by which no
-// row could look as if it waited, or that a relay can't write. The error wraps ErrMapping and names the column and the
-// table. Allowed also asks the server.
-func (m *Mapping) Fit(t *Table) error {
-	f := fitting{table: t}
-	f.types(m)
-	f.unique(m.ID)
-	return f.err()
+// TableName is a table's name, with its schema if given.
+type TableName struct {
+	Schema string
+	Name   string
 }
 
-// FitTypes is Fit without the question whether ids are unique.
-func (m *Mapping) FitTypes(t *Table) error {
-	f := fitting{table: t}
-	f.types(m)
-	return f.err()
-}
-
-func (f *fitting) types(m *Mapping) {
-	t := f.table
-	text := []Kind{KindText, KindUUID, KindInteger, KindEnum}
-	f.column("id", m.ID, KindInteger, KindUUID, KindText)
-	f.column("message_id", m.MessageID, KindUUID, KindText, KindInteger)
-	for _, c := range templateColumns(m.Topic) {
-		f.column("topic", c, text...)
-	}
-	for _, c := range templateColumns(m.Key) {
-		f.column("key", c, append(text, KindBytes)...)
-	}
-	f.column("aggregate_type", m.AggregateType, text...)
-	f.column("aggregate_id", m.AggregateID, text...)
-	f.column("event_type", m.EventType, text...)
-	f.column("payload", m.Payload, KindBytes, KindJSON, KindText)
-	f.column("content_type", m.ContentType, text...)
-	f.column("headers", m.Headers, KindJSON, KindText)
-	f.column("created_at", m.CreatedAt, KindTime)
-	f.column("deliver_at", m.DeliverAt, KindTime)
-	f.column("order", m.Order, KindInteger, KindUUID, KindText, KindTime)
-	f.column("priority", m.Priority, KindInteger)
-	for _, h := range m.HeaderColumns {
-		f.column("header "+h.Name, h.Column)
-		if c := t.Column(h.Column); c != nil && c.Varies {
-			f.fault(c, "is of type %s, whose text depends on the reader's search path or time zone, so it can't be the header %s: "+
-				"name a column of type text, or one of type timestamptz", c.Type, h.Name)
+// ParseTableName reads "name", "schema.name", and parts in double quotes.
+func ParseTableName(s string) (TableName, error) {
+	var parts []string
+	for rest := s; ; {
+		part, after, err := identifier(rest)
+		if err != nil {
+			return TableName{}, fmt.Errorf("%q is not a table's name such as outbox_events or orders.outbox: %w", s, err)
 		}
+		parts = append(parts, part)
+		if after == "" {
+			break
+		}
+		rest = after[1:]
 	}
-	switch m.Done.How {
-	case DoneTimestamp:
-		f.column("done", m.Done.Column, KindTime)
-	case DoneBoolean:
-		f.column("done", m.Done.Column, KindBoolean)
-	case DoneStatus:
-		f.column("done", m.Done.Column, KindText, KindEnum)
+	switch len(parts) {
+	case 1:
+		return TableName{Name: parts[0]}, nil
+	case 2:
+		return TableName{Schema: parts[0], Name: parts[1]}, nil
 	}
-	f.column("done flag", m.Done.Flag, KindBoolean)
-	f.column("done at", m.Done.At, KindTime)
-	f.column("ack at", m.Done.AckAt, KindTime)
-	f.column("updated at", m.Done.UpdatedAt, KindTime)
-	f.column("broker's partition", m.Done.Partition, KindText, KindInteger)
-	f.column("attempts", m.Failure.Attempts, KindInteger)
-	f.column("error", m.Failure.Error, KindText)
-	f.column("last attempt", m.Failure.LastAttempt, KindTime)
-	f.column("next attempt", m.Failure.NextAttempt, KindTime)
-	f.column("claimed until", m.Claim.Until, KindTime)
-	f.column("claimed since", m.Claim.Since, KindTime)
-	f.column("owner", m.Claim.Owner, KindText)
-	f.column("topic of the offset", m.Offsets.Topic, KindText)
-	f.column("partition of the offset", m.Offsets.Partition, KindInteger)
-	f.column("transaction", m.Offsets.Transaction, KindXID8)
-	f.marks(m)
+	return TableName{}, fmt.Errorf("%q has %d parts: a table's name has one or two", s, len(parts))
 }
 
-type fitting struct {
-	table  *Table
-	faults []error
+// identifier cuts off the first identifier; after is empty or begins with a dot.
+func identifier(s string) (name, after string, err error) {
+	if !strings.HasPrefix(s, `"`) {
+		end := strings.IndexByte(s, '.')
+		if end < 0 {
+			end = len(s)
+		}
+		name, after = s[:end], s[end:]
+	} else {
+		var b strings.Builder
+		i := 1
+		for ; i < len(s); i++ {
+			if s[i] != '"' {
+				b.WriteByte(s[i])
+				continue
+			}
+			if i+1 < len(s) && s[i+1] == '"' {
+				b.WriteByte('"')
+				i++
+				continue
+			}
+			break
+		}
+		if i >= len(s) {
+			return "", "", errors.New("a quote is not closed")
+		}
+		name, after = b.String(), s[i+1:]
+	}
+	switch {
+	case name == "":
+		return "", "", errors.New("a part is empty")
+	case strings.ContainsRune(name, 0):
+		return "", "", errors.New("it has a NUL in it")
+	case after != "" && after[0] != '.':
+		return "", "", errors.New("something follows a closing quote")
+	}
+	return name, after, nil
 }
 
-func (f *fitting) err() error {
-	if len(f.faults) > 0 {
-		return fmt.Errorf("%w: %w", ErrMapping, errors.Join(f.faults...))
+// String returns the quoted name for SQL.
+func (n TableName) String() string {
+	if n.Schema == "" {
+		return schema.QuoteIdentifier(n.Name)
 	}
-	return nil
-}
-
-// column notes a fault unless the table has the column with one of the kinds; with any kind, if none is given.
-func (f *fitting) column(what, name string, kinds ...Kind) {
-	if name == "" {
-		return
-	}
-	c := f.table.Column(name)
-	if c == nil {
-		f.faults = append(f.faults, fmt.Errorf("table %s has no column %q (%s)", f.table.TableName(), name, what))
-		return
-	}
-	if len(kinds) > 0 && !slices.Contains(kinds, c.Kind) {
-		f.faults = append(f.faults, fmt.Errorf("column %q of table %s is of type %s, which can't be the %s: want one of %q",
-			name, f.table.TableName(), c.Type, what, kinds))
-	}
-}
-
-// unique notes a fault unless the column alone identifies rows. An index does that within one table: a partitioned
-// table can have one over all its partitions only if the column is their key, and children by inheritance have
-// indexes of their own. Otherwise ids must come from one source. A relay would mark all rows of an id when it has
-// delivered one of them.
-func (f *fitting) unique(id string) {
-	c := f.table.Column(id)
-	if c == nil {
-		return
-	}
-	alone, within := f.table.uniquely(id)
-	const lost = "two rows could have the same one, and be marked when one of them is delivered: "
-	switch family := f.table.spread(id); {
-	case !alone && !(f.table.Partitioned && within):
-		f.faults = append(f.faults,
-			fmt.Errorf("column %q of table %s has no unique index of its own (without WHERE, and in the column's collation if that "+
-				"takes different texts for equal), so it can't be the id", id, f.table.TableName()))
-	case family && len(c.Apart) > 0 && c.oneSource() == "":
-		f.fault(c, "can't be the id: in %s its values don't come from where they come from in the table itself, so "+lost+
-			"let them have the same default, from one sequence (ALTER TABLE … ALTER COLUMN %s SET DEFAULT nextval('…'), after "+
-			"DROP IDENTITY if it is one), or be UUIDs",
-			strings.Join(c.Apart, ", "), schema.QuoteIdentifier(id))
-	case family && c.oneSource() == "":
-		f.fault(c, "can't be the id: its unique index has more columns, and its values come from no sequence without CYCLE and are no "+
-			"UUIDs, so "+lost+"give it a default from one sequence (ALTER TABLE %s ALTER COLUMN %s SET DEFAULT nextval('…')) or of "+
-			"gen_random_uuid(), if values are unique in all partitions, or name another column",
-			f.table.TableName(), schema.QuoteIdentifier(id))
-	}
+	return schema.QuoteIdentifier(n.Schema) + "." + schema.QuoteIdentifier(n.Name)
 }

@@ -66,9 +66,7 @@ func TestAnIdIsTakenOnlyIfItIsUniqueInAllPartitionsAndChildren(t *testing.T) {
 			t.Parallel()
 			conn := tableOf(t, test.ddl)
 			table, err := ReadTable(t.Context(), conn, TableName{Name: "own"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m := Mapping{Table: "own", ID: "id", Topic: "{topic}", Payload: "payload", Done: Done{How: DoneTimestamp, Column: "sent"}}
 			err = m.Fit(table)
 			if test.reason == "" && err != nil ||
@@ -76,9 +74,7 @@ func TestAnIdIsTakenOnlyIfItIsUniqueInAllPartitionsAndChildren(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.reason)
 			}
 			r, err := Doctor(t.Context(), conn, "own")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if refused := len(r.Faults) > 0; refused != (test.reason != "") {
 				t.Errorf("the doctor: %q", r.Faults)
 			}

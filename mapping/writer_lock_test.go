@@ -19,9 +19,7 @@ func openAll(t *testing.T, n int) []*pgx.Conn {
 	conns := make([]*pgx.Conn, n)
 	for i := range conns {
 		conn, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = conn.Close(context.Background()) })
 		conns[i] = conn
 	}
@@ -71,9 +69,7 @@ func TestANumberIsNotDrawnFromAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := (KeySequence{Table: "numbered", Key: "k", Sequence: "n"}).Next(t.Context(), tx, "a"); !errors.Is(err, ErrIsolation) {
 		t.Errorf("got %v, want ErrIsolation", err)
 	}
@@ -91,15 +87,11 @@ func TestTheWritersLockKeepsOthersOutAndTellsWhy(t *testing.T) {
 			}
 			begin := func(conn *pgx.Conn) pgx.Tx {
 				tx, err := conn.Begin(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return tx
 			}
 			holder, waiter := begin(conns[0]), begin(conns[1])
-			if err := lock.Take(t.Context(), holder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lock.Take(t.Context(), holder))
 			if _, err := waiter.Exec(t.Context(), "SET LOCAL lock_timeout = '50ms'"); err != nil {
 				t.Fatal(err)
 			}

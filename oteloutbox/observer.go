@@ -18,15 +18,16 @@ type Sending struct {
 	// System is the broker by the conventions: kafka, rabbitmq, aws_sqs, aws.sns, gcp_pubsub. Default pgoutbox.
 	System string
 
-	// Destination is the relay's name of it. Default: none.
+	// Destination is the name of the relay's destination. Default: none.
 	Destination string
 
-	// Most bounds the spans that are made of one call to the broker, and of one settlement. A call may have thousands
-	// of messages. Default 100.
-	Most int
+	// MaxSpans bounds the spans of one call to the broker, and of one settlement. A call may have thousands of
+	// messages. Default 100.
+	MaxSpans int
 
-	// LeftOut is told how many spans were not made because of Most. It must not block. Default: none.
-	LeftOut func(n int)
+	// Skipped is called with the number of spans that were not made because of MaxSpans. It must not block. Default:
+	// none.
+	Skipped func(n int)
 }
 
 // Observer returns a relay's observer that makes a span of each message that is sent, and one of each dead letter, if
@@ -34,19 +35,19 @@ type Sending struct {
 // topic is unavailable: the first time stands for all until it is sent. next is told everything first; nil for none.
 func (t *Tracer) Observer(s Sending, next relay.Observer) relay.Observer {
 	if s.System == "" {
-		s.System = self
+		s.System = noBroker
 	}
-	if s.Most <= 0 {
-		s.Most = 100
+	if s.MaxSpans <= 0 {
+		s.MaxSpans = 100
 	}
-	return &observer{t, s, next, away{}}
+	return &observer{t, s, next, outages{}}
 }
 
 type observer struct {
 	*Tracer
 	Sending
-	next relay.Observer
-	away away
+	next    relay.Observer
+	outages outages
 }
 
 var _ relay.Observer = (*observer)(nil)
@@ -62,7 +63,7 @@ func (o *observer) Published(batch []*outbox.Message, errs []error, ages []time.
 		if errs != nil {
 			err = errs[i]
 		}
-		if !sampled(m) || errors.Is(err, outbox.ErrSkipped) || !o.away.tells(m.ID, err) || !made.one() {
+		if !sampled(m) || errors.Is(err, outbox.ErrSkipped) || !o.outages.needsSpan(m.ID, err) || !made.one() {
 			continue
 		}
 		span := o.start("send", "send", m, ended.Add(-took))
@@ -97,10 +98,10 @@ func (o *observer) Changed(state relay.State, err error) {
 }
 
 func (o *observer) start(operation, kind string, m *outbox.Message, at time.Time) trace.Span {
-	place, _ := placeOf(inbox.LinkOf(m))
+	place, _ := spanContext(inbox.LinkOf(m))
 	_, span := o.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), place), name(operation, m),
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(at), trace.WithLinks(trace.Link{SpanContext: place}),
-		trace.WithAttributes(about(operation, kind, o.System, m)...))
+		trace.WithAttributes(spanAttributes(operation, kind, o.System, m)...))
 	if o.Sending.Destination != "" {
 		span.SetAttributes(Destination.String(o.Sending.Destination))
 	}
@@ -123,26 +124,26 @@ func (o *observer) budget() budget { return budget{o, 0} }
 
 func (b *budget) one() bool {
 	b.n++
-	return b.n <= b.Most
+	return b.n <= b.MaxSpans
 }
 
 func (b *budget) done() {
-	if left := b.n - b.Most; left > 0 && b.LeftOut != nil {
-		b.LeftOut(left)
+	if left := b.n - b.MaxSpans; left > 0 && b.Skipped != nil {
+		b.Skipped(left)
 	}
 }
 
-// away remembers the messages whose broker or topic was unavailable. An outage of an hour would make thousands of spans
-// of one message otherwise.
-type away struct {
+// outages remembers the messages whose broker or topic was unavailable. Otherwise an outage of an hour would make
+// thousands of spans of one message.
+type outages struct {
 	mu  sync.Mutex
 	ids map[outbox.ID]bool
 }
 
-const maxAway = 10_000
+const maxOutages = 10_000
 
-// tells reports whether an answer has a span: the first of an outage, and every other one.
-func (a *away) tells(id outbox.ID, err error) bool {
+// needsSpan reports whether an answer gets a span: the first of an outage, and every other answer.
+func (a *outages) needsSpan(id outbox.ID, err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil || !outbox.IsUnavailable(err) && !outbox.IsTopicUnavailable(err) {
@@ -152,7 +153,7 @@ func (a *away) tells(id outbox.ID, err error) bool {
 	if a.ids[id] {
 		return false
 	}
-	if a.ids == nil || len(a.ids) >= maxAway {
+	if a.ids == nil || len(a.ids) >= maxOutages {
 		a.ids = make(map[outbox.ID]bool)
 	}
 	a.ids[id] = true

@@ -86,7 +86,7 @@ func TestACallHasABoundedNumberOfSpans(t *testing.T) {
 	t.Parallel()
 	tracer, _, recorder := recording(t)
 	left, batch := 0, make([]*outbox.Message, 1000)
-	o := tracer.Observer(Sending{LeftOut: func(n int) { left += n }}, nil)
+	o := tracer.Observer(Sending{Skipped: func(n int) { left += n }}, nil)
 	dead := &relay.Settlement{}
 	for i := range batch {
 		batch[i] = withTrace(recorded, "")
@@ -151,12 +151,12 @@ func TestEachAttemptHasASpanAndAnOutageHasOne(t *testing.T) {
 
 func TestAnOutageOfAnyLengthIsRememberedWithinABound(t *testing.T) {
 	t.Parallel()
-	var a away
+	var a outages
 	down := outbox.Unavailable(errors.New("down"))
-	for range 3 * maxAway {
-		a.tells(outbox.NewID(), down)
+	for range 3 * maxOutages {
+		a.needsSpan(outbox.NewID(), down)
 	}
-	if len(a.ids) > maxAway {
+	if len(a.ids) > maxOutages {
 		t.Errorf("%d messages are remembered", len(a.ids))
 	}
 }

@@ -59,7 +59,7 @@ func (t *Tracer) Create(ctx context.Context, msg *outbox.Message) (traceparent, 
 	span := trace.SpanFromContext(ctx)
 	if msg != nil {
 		_, span = t.tracer.Start(ctx, name("create", msg), trace.WithSpanKind(trace.SpanKindProducer),
-			trace.WithAttributes(about("create", "create", self, msg)...))
+			trace.WithAttributes(spanAttributes("create", "create", noBroker, msg)...))
 		end = func(err error) { finish(span, err) }
 	}
 	place := span.SpanContext()
@@ -75,9 +75,9 @@ func (t *Tracer) Create(ctx context.Context, msg *outbox.Message) (traceparent, 
 func (t *Tracer) Start(ctx context.Context, consumer string, msg *outbox.Message, writer inbox.Link) (context.Context,
 	func(inbox.Result, error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(about("process", "process", self, msg)...),
+		trace.WithAttributes(spanAttributes("process", "process", noBroker, msg)...),
 		trace.WithAttributes(semconv.MessagingConsumerGroupName(printed.Key(consumer)))}
-	if place, ok := placeOf(writer); ok {
+	if place, ok := spanContext(writer); ok {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: place}))
 		if !trace.SpanContextFromContext(ctx).IsValid() {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, place)
@@ -92,14 +92,14 @@ func (t *Tracer) Start(ctx context.Context, consumer string, msg *outbox.Message
 	}
 }
 
-// self is the messaging system of spans that no broker has a part in, or not a known one.
-const self = "pgoutbox"
+// noBroker is the messaging system of spans without a broker, or with an unknown one.
+const noBroker = "pgoutbox"
 
 func name(operation string, m *outbox.Message) string { return operation + " " + printed.Key(m.Topic) }
 
-// about are the attributes of a span that speaks of one message. Foreign text is bounded and is valid UTF-8 as printed;
-// without that the message could keep all spans of a request to the collector from being encoded.
-func about(operation, kind, system string, m *outbox.Message) []attribute.KeyValue {
+// spanAttributes returns the attributes of a span about one message. Foreign text is bounded and made valid UTF-8:
+// otherwise one message could keep all spans of a request to the collector from being encoded.
+func spanAttributes(operation, kind, system string, m *outbox.Message) []attribute.KeyValue {
 	attributes := make([]attribute.KeyValue, 0, 8)
 	attributes = append(attributes,
 		semconv.MessagingSystemKey.String(system),
@@ -114,8 +114,8 @@ func about(operation, kind, system string, m *outbox.Message) []attribute.KeyVal
 	return attributes
 }
 
-// placeOf reads a trace context; false if there is none or it is malformed. A malformed state is left out.
-func placeOf(link inbox.Link) (trace.SpanContext, bool) {
+// spanContext reads a trace context; false if there is none or it is malformed. A malformed state is left out.
+func spanContext(link inbox.Link) (trace.SpanContext, bool) {
 	parent, ok := outbox.ParseTraceParent(link.TraceParent)
 	if !ok {
 		return trace.SpanContext{}, false

@@ -113,7 +113,7 @@ func TestTheWritersTraceFollowsTheCallersAndTheSampler(t *testing.T) {
 	m := &outbox.Message{ID: outbox.NewID(), Topic: "orders"}
 	sampled, _, recorder := recording(t)
 	never := New(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample())))
-	place, _ := placeOf(inbox.Link{TraceParent: recorded, TraceState: "a=b"})
+	place, _ := spanContext(inbox.Link{TraceParent: recorded, TraceState: "a=b"})
 	called := trace.ContextWithSpanContext(t.Context(), place)
 	unsampled := trace.ContextWithSpanContext(t.Context(), place.WithTraceFlags(0))
 	for _, c := range []struct {

@@ -50,7 +50,7 @@ type Config struct {
 
 	// HoldAfter is the longest pause for which a lane waits in memory and keeps the cursor from
 	// passing; for a longer one it is held in the database. What waits in memory is not counted: a relay that
-	// ends forgets these attempts. Default 1 s; a source that is Noting has every failure held.
+	// ends forgets these attempts. Default 1 s; a source that shows failures (Traits) has each of them held.
 	HoldAfter time.Duration
 
 	// MaxHeldLanes bounds the keys with holds. The relay remembers some 35 bytes of each, so that nothing overtakes
@@ -98,19 +98,6 @@ type Observer interface {
 	Changed(state State, err error)
 }
 
-// State is what a relay of one destination is doing.
-type State string
-
-const (
-	StateWaiting State = "waiting" // another relay owns the shard group
-	StateFlowing State = "flowing"
-	StateFailing State = "failing" // the broker answers, and what a topic is published to doesn't exist or may not be written to
-	StateStalled State = "stalled" // the broker does not answer
-	StateFull    State = "full"    // so much is set aside that nothing new is read, or not of all keys
-	StateBroken  State = "broken"  // the database does not answer or refuses
-	StateStopped State = "stopped" // Run has returned, or is about to
-)
-
 // Defaults returns the Config that the zero value stands for.
 func Defaults() Config {
 	cfg, _ := Config{}.withDefaults() // without what is required
@@ -147,7 +134,7 @@ func (c Config) withDefaults() (Config, error) {
 	faults.Need(c.Rate >= 0, "Rate", "%v, it can't be negative", c.Rate)
 	c.Logger = settings.Logger(c.Logger)
 	if c.Observer == nil {
-		c.Observer = nobody{}
+		c.Observer = noObserver{}
 	}
 	if err := faults.Err(); err != nil {
 		return c, fmt.Errorf("relay %q: %w", c.Name, err)
@@ -170,7 +157,6 @@ func (c Config) core() coreConfig {
 		WalkMax:          10_000,
 		MaxLoaded:        min(c.Batch, 2000),
 		HeldMax:          min(c.Batch, 500),
-		HeldLanes:        1,
 		MaxAttempts:      c.MaxAttempts,
 		OnExhausted:      c.OnExhausted,
 		Backoff:          c.Backoff,
@@ -188,8 +174,8 @@ func (c Config) core() coreConfig {
 // error, and a count of the others. Each relay makes one of its Logger, unless it is one already.
 func Bounded(logger *slog.Logger) *slog.Logger { return settings.Logger(logger) }
 
-type nobody struct{}
+type noObserver struct{}
 
-func (nobody) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
-func (nobody) Settled(*Settlement)                                                  {}
-func (nobody) Changed(State, error)                                                 {}
+func (noObserver) Published([]*outbox.Message, []error, []time.Duration, time.Duration) {}
+func (noObserver) Settled(*Settlement)                                                  {}
+func (noObserver) Changed(State, error)                                                 {}

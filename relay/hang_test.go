@@ -147,8 +147,8 @@ func TestASessionThatBreaksWhileACallHangsIsToldAndLeavesItsLease(t *testing.T) 
 		}
 		seen.mu.Unlock()
 		source.mu.Lock()
-		if !first.left || len(source.sessions) != 1 {
-			t.Errorf("the lease is left: %v; there are %d sessions", first.left, len(source.sessions))
+		if !first.abandoned || len(source.sessions) != 1 {
+			t.Errorf("the lease is left: %v; there are %d sessions", first.abandoned, len(source.sessions))
 		}
 		source.mu.Unlock()
 		time.Sleep(30 * time.Minute)

@@ -1,13 +1,10 @@
 package relay
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
-// recognition finds out whether the session's broker is the destination's: when the session begins, and after each
-// outage, when another broker may stand behind the address. Calls wait for a look, and not for its success: a broker
-// that can't say which one it is doesn't stop the relay.
+// recognition is the state of asking the broker whether it is the destination's: when a session begins, and after each
+// outage, when another broker may be behind the address. Calls wait for the end of a look, whatever it finds: a broker
+// that doesn't know its identity doesn't stop the relay.
 type recognition struct {
 	identifier Identifier // nil: it can't be asked
 	asking     bool
@@ -22,7 +19,7 @@ const (
 	identifyAgain   = 5 * time.Second // after a look that found nothing
 )
 
-// due is when to look next; zero for not at all.
+// due returns the time of the next look; zero: none.
 func (r *recognition) due() time.Time {
 	switch {
 	case r.identifier == nil || r.known || r.asking:
@@ -33,47 +30,8 @@ func (r *recognition) due() time.Time {
 	return r.askedAt.Add(identifyAgain)
 }
 
-// begun reports whether calls may go on: no look has to come first.
-func (r *recognition) begun() bool { return r.identifier == nil || r.fresh }
+// allowsCalls reports whether calls may go on: no look has to come first.
+func (r *recognition) allowsCalls() bool { return r.identifier == nil || r.fresh }
 
-// forget has the broker looked at again before anything more is published. A look that is under way counts.
+// forget makes calls wait for a new look at the broker. A look that is under way counts.
 func (r *recognition) forget() { r.known, r.fresh = false, false }
-
-// recognize looks if it is time. It returns when to look again.
-func (l *loop) recognize(now time.Time) time.Time {
-	r := &l.recognition
-	if at := r.due(); at.IsZero() || now.Before(at) {
-		return at
-	}
-	r.asking = true
-	l.do("Identifier.Identity", func() func() {
-		known, err := l.lookAt(r.identifier)
-		return func() {
-			r.asking, r.known, r.fresh, r.askedAt = false, known, true, time.Now()
-			if err != nil {
-				l.fail(err)
-				return
-			}
-			calls := r.waiting
-			r.waiting = nil
-			l.publishAll(calls)
-		}
-	})
-	return time.Time{}
-}
-
-// lookAt asks the broker for its names, and the session whether they are the destination's. An error is the session's.
-func (l *loop) lookAt(broker Identifier) (known bool, err error) {
-	ctx, cancel := context.WithTimeout(l.work, identifyTimeout)
-	defer cancel()
-	var names []string
-	if panicked := try("Identifier.Identity", func() { names, err = broker.Identity(ctx) }); panicked != nil {
-		err = panicked
-	}
-	if err != nil || len(names) == 0 {
-		l.relay.cfg.Logger.Debug("it isn't known which broker this is", "destination", l.relay.cfg.Name, "error", err)
-		return false, nil
-	}
-	err = l.session.Recognize(l.statements, names)
-	return err == nil, err
-}

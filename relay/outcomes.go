@@ -2,28 +2,11 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 )
-
-// What the broker answered, and what follows from it: done, a retry, a hold, a dead letter, an outage.
-
-// outage is the state of a destination where no answer comes.
-type outage struct {
-	failures int // 0: no outage
-	until    time.Time
-	asked    time.Time // the destination asked for a pause until then
-	probing  bool
-	cause    error
-}
-
-// forbids reports whether nothing may be published: only after the pause, and then one call at a time.
-func (o *outage) forbids(now time.Time) bool {
-	return o.failures > 0 && (o.probing || now.Before(o.until))
-}
 
 // onPublished takes the outcome of a call: nil, or an error per message. The call is used again.
 func (c *core) onPublished(now time.Time, k *call, errs []error) {
@@ -32,16 +15,16 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 		for _, it := range k.items {
 			c.deliver(now, it)
 		}
-		c.land(k)
-		c.judge(now, k, true, nil)
+		c.leaveLanes(k)
+		c.updateOutage(now, k, true, nil)
 		c.freeCall(k)
 		c.advance(now)
 		return
 	}
 	failed, answered, unanswered := c.outcomes(now, k, errs)
 	c.giveBack(k)
-	c.land(k)
-	c.judge(now, k, answered, unanswered)
+	c.leaveLanes(k)
+	c.updateOutage(now, k, answered, unanswered)
 	for _, it := range failed {
 		c.fail(now, it)
 	}
@@ -49,9 +32,8 @@ func (c *core) onPublished(now time.Time, k *call, errs []error) {
 	c.advance(now)
 }
 
-// outcomes marks delivered items as done and the others as queued again. It returns those whose failure
-// counts, which are the first of their lanes: what a broker says of a message behind a failed one is not
-// believed, but for its acceptance.
+// outcomes marks delivered items as done and the others as queued again. It returns those whose failure counts: of each
+// lane only the first, because the answer for a message behind a failed one counts only if it is an acceptance.
 func (c *core) outcomes(now time.Time, k *call, errs []error) (failed []*item, answered bool, unanswered error) {
 	broken := make(map[string]bool)
 	for i, it := range k.items {
@@ -79,7 +61,7 @@ func (c *core) outcomes(now time.Time, k *call, errs []error) (failed []*item, a
 			it.d.Attempts++
 		}
 		it.err = err
-		c.openLane(it)
+		c.addLane(it)
 		failed = append(failed, it)
 	}
 	return failed, answered, unanswered
@@ -105,8 +87,8 @@ func (c *core) giveBack(k *call) {
 	}
 }
 
-// land takes a call's items off their lanes and closes the lanes that have nothing left to do.
-func (c *core) land(k *call) {
+// leaveLanes detaches the items of a call from their lanes, and drops the lanes that have nothing left to do.
+func (c *core) leaveLanes(k *call) {
 	for _, it := range k.items {
 		l := it.lane
 		if l == nil {
@@ -115,15 +97,15 @@ func (c *core) land(k *call) {
 		it.lane = nil
 		l.flying--
 		c.dirty = true
-		c.closeIfDone(l)
+		c.dropIfDone(l)
 	}
 }
 
-// judge moves the outage on. A call without any answer begins or prolongs it; any answer ends it, unless
-// the destination has asked for a pause: calls that were on their way then say nothing about its end.
-func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
+// updateOutage begins or prolongs the outage of the destination after a call without any answer, and ends it after any
+// answer, unless the destination has asked for a pause: calls that were under way then don't end it.
+func (c *core) updateOutage(now time.Time, k *call, answered bool, unanswered error) {
 	o := &c.outage
-	if k.probe {
+	if k.outageProbe {
 		o.probing = false
 	}
 	switch {
@@ -131,7 +113,7 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 		if answered && !now.Before(o.asked) {
 			*o = outage{}
 		}
-	case o.failures == 0 || k.probe:
+	case o.failures == 0 || k.outageProbe:
 		o.failures++
 		if answered {
 			o.failures = 1
@@ -143,13 +125,13 @@ func (c *core) judge(now time.Time, k *call, answered bool, unanswered error) {
 	}
 }
 
-// deliver records that the broker has it.
+// deliver records that the broker has accepted an item.
 func (c *core) deliver(now time.Time, it *item) {
 	it.state = done
 	if len(c.refused) > 0 {
 		delete(c.refused, c.stored.key(it.d.Lane()))
 	}
-	c.open(now, it)
+	c.endOutage(now, it)
 	if it.held {
 		c.loaded--
 		c.held.delivered = append(c.held.delivered, it.d)
@@ -161,10 +143,8 @@ func (c *core) deliver(now time.Time, it *item) {
 // it is the head of its lane, with err and d.Attempts set.
 func (c *core) fail(now time.Time, it *item) {
 	switch {
-	case it.d.Invalid != nil:
-		c.exhaust(it, ReasonInvalid)
-	case outbox.IsTopicUnavailable(it.err) && !c.wronged(it):
-		c.shut(now, it)
+	case outbox.IsTopicUnavailable(it.err) && !c.messageAtFault(it):
+		c.beginOutage(now, it)
 	case outbox.IsPermanent(it.err):
 		c.exhaust(it, ReasonRefused)
 	case it.d.Attempts >= c.cfg.MaxAttempts:
@@ -172,89 +152,5 @@ func (c *core) fail(now time.Time, it *item) {
 	default:
 		pause := max(c.cfg.Backoff.delay(it.d.Attempts, c.rand()), outbox.RetryDelay(it.err))
 		c.retry(now, it, now.Add(pause))
-	}
-}
-
-// retry lets the head of a lane wait until due: in memory if that is soon, else as a hold.
-func (c *core) retry(now time.Time, it *item, due time.Time) {
-	c.dirty = true
-	l := c.lanes[it.d.Lane()]
-	switch {
-	case it.held:
-		c.retryHeld(l, it, due, false)
-	case due.Sub(now) > c.cfg.HoldAfter || c.draining:
-		c.hold(l, due, false)
-	default:
-		l.due = due
-	}
-}
-
-// retryHeld records a failed attempt of a hold, or that it waits for something else. What is loaded of the lane is
-// dropped: it is in the database, and the lane is listed when the head is due.
-func (c *core) retryHeld(l *lane, it *item, due time.Time, blocked bool) {
-	c.held.retry = append(c.held.retry, Hold{Delivery: it.d, RetryAt: due, Blocked: blocked, Err: it.err})
-	c.held.count++
-	if !blocked {
-		c.listBy(due)
-	}
-	c.loaded -= len(l.queue)
-	l.queue = nil
-	c.closeLane(l)
-}
-
-// exhaust applies the destination's policy to the head of a lane, which will not be tried again.
-func (c *core) exhaust(it *item, reason Reason) {
-	c.dirty = true
-	it.reason = reason
-	l := c.lanes[it.d.Lane()]
-	switch {
-	case c.cfg.OnExhausted == Stop:
-		// It stays where it is: nothing is published any more.
-		if c.stopped == nil {
-			row := ""
-			if it.d.Row != "" {
-				row = fmt.Sprintf("row %.200q, ", it.d.Row)
-			}
-			c.stopped = fmt.Errorf("message %s (%stopic %.200q, key %.200q) can't be delivered after %d attempts and the policy is %q: %w",
-				it.d.ID, row, it.d.Topic, it.d.OrderingKey(), it.d.Attempts, Stop, it.err)
-		}
-	case c.cfg.OnExhausted == Block && it.held:
-		c.retryHeld(l, it, time.Time{}, true)
-	case c.cfg.OnExhausted == Block:
-		c.hold(l, time.Time{}, true)
-	case it.held:
-		l.queue = slices.Delete(l.queue, 0, 1)
-		l.barrier = it
-		c.loaded--
-		c.held.dead = append(c.held.dead, Dead{Delivery: it.d, Reason: reason, Err: it.err})
-		c.held.barriers = append(c.held.barriers, l)
-		c.held.count++
-	default:
-		l.queue = slices.Delete(l.queue, 0, 1)
-		l.mode, l.barrier = laneBarrier, it
-		it.state = toDead
-	}
-}
-
-// hold turns a lane's waiting items into holds: the head with its due time, the rest behind it.
-func (c *core) hold(l *lane, due time.Time, blocked bool) {
-	for i, it := range l.queue {
-		c.holdBehind(it)
-		if i == 0 {
-			it.retryAt, it.blocked = due, blocked
-		}
-	}
-	l.queue = nil
-	c.closeLane(l)
-}
-
-// holdBehind turns an item into a hold that waits behind others of its lane. Should none be there any more when it is
-// stored, it is due at once: see Settlement.Hold.
-func (c *core) holdBehind(it *item) {
-	it.state, it.retryAt, it.blocked = toHold, time.Time{}, false
-	if it.keyed() {
-		key := c.stored.key(it.d.Lane())
-		c.stored.add(key)
-		c.pending[key] = append(c.pending[key], it)
 	}
 }

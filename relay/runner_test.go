@@ -58,6 +58,9 @@ func (t *table) Acquire(ctx context.Context) (Session, error) {
 	return s, nil
 }
 
+func (*table) Report(State, error) {}
+func (*table) Traits() Traits      { return Traits{} }
+
 func (t *table) done() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,13 +68,13 @@ func (t *table) done() int {
 }
 
 type tableSession struct {
-	table   *table
-	next    int
-	expires time.Time
-	settle  error // what Settle answers
-	reads   error // what Next answers
-	closed  bool
-	left    bool // closed without giving the lease back
+	table     *table
+	next      int
+	expires   time.Time
+	settle    error // what Settle answers
+	reads     error // what Next answers
+	closed    bool
+	abandoned bool // closed without giving the lease back
 }
 
 func (s *tableSession) Next(ctx context.Context, limit int) (Batch, error) {
@@ -113,9 +116,11 @@ func (s *tableSession) Settle(_ context.Context, st Settlement) error {
 func (s *tableSession) Lanes(context.Context, string, int) ([]string, string, error) {
 	return nil, "", nil
 }
-func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error)     { return nil, nil }
-func (s *tableSession) Held(context.Context, string, int) ([]Delivery, error) { return nil, nil }
-func (s *tableSession) Controls(context.Context) (Controls, error)            { return Controls{}, nil }
+func (s *tableSession) Due(context.Context, DueQuery) ([]HeldLane, error) { return nil, nil }
+func (s *tableSession) Held(_ context.Context, lanes []string, _ int) ([][]Delivery, error) {
+	return make([][]Delivery, len(lanes)), nil
+}
+func (s *tableSession) Controls(context.Context) (Controls, error) { return Controls{}, nil }
 
 func (s *tableSession) Recognize(_ context.Context, identity []string) error {
 	s.table.mu.Lock()
@@ -138,7 +143,7 @@ func (s *tableSession) Expires() time.Time {
 func (s *tableSession) Close(ctx context.Context) error {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	s.closed, s.left = ctx.Err() == nil, ctx.Err() != nil
+	s.closed, s.abandoned = ctx.Err() == nil, ctx.Err() != nil
 	return ctx.Err()
 }
 
@@ -285,8 +290,8 @@ func TestADrainLeavesACallThatHangsBehindAndKeepsTheLease(t *testing.T) {
 				if took := time.Since(began); took != bound {
 					t.Errorf("the drain took %v, want %v", took, bound)
 				}
-				if s := source.sessions[0]; s.closed || !s.left {
-					t.Errorf("the lease was given back: %v; it is renewed on: %v", s.closed, !s.left)
+				if s := source.sessions[0]; s.closed || !s.abandoned {
+					t.Errorf("the lease was given back: %v; it is renewed on: %v", s.closed, !s.abandoned)
 				}
 				if last := seen.list[len(seen.list)-1]; last != StateStopped || len(source.sessions) != 1 {
 					t.Errorf("%d sessions; the last state is %v", len(source.sessions), last)

@@ -7,35 +7,13 @@ import (
 
 // The prefix of decided deliveries, and what is settled with it.
 
-// prefix is the end of the contiguous run of items whose outcome is decided.
-type prefix struct {
-	page, item int
-}
-
-type heldOutcomes struct {
-	delivered  []*Delivery
-	unselected []*Delivery
-	retry      []Hold
-	dead       []Dead
-	barriers   []*lane
-	count      int
-}
-
-func (h *heldOutcomes) empty() bool { return h.count == 0 }
-
-// settlement remembers the effects of a Settlement that is being stored.
-type settlement struct {
-	to       prefix
-	barriers []*lane
-}
-
 // onSettled takes the success of the last Settle. A failure ends the session instead, and the core
 // with it.
 func (c *core) onSettled(now time.Time) {
 	s := c.settling
 	c.settling, c.working = nil, false
 	for _, l := range s.barriers {
-		c.lift(l)
+		c.endBarrier(l)
 	}
 	c.settlePages(now, s.to)
 	c.advance(now)
@@ -57,7 +35,7 @@ func (c *core) settlePages(now time.Time, to prefix) {
 				c.settledHold(now, it)
 			case toDead:
 				if l := c.lanes[it.d.Lane()]; l != nil && l.barrier == it {
-					c.lift(l)
+					c.endBarrier(l)
 				}
 			}
 		}

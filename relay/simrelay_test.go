@@ -27,7 +27,7 @@ type simDestination struct {
 	// the broker
 	down     bool
 	closed   map[string]bool // topics
-	paused   map[target]bool
+	paused   map[pauseTarget]bool
 	rate     float64
 	poison   map[int64]int // message → how many more failures it causes; -1: always
 	refused  map[int64]bool
@@ -53,8 +53,8 @@ type simRelay struct {
 	setBack bool      // its clock was
 	gone    bool
 
-	paused map[target]bool // as it was told
-	told   map[string]bool // lanes with holds, as it has loaded them last
+	paused map[pauseTarget]bool // as it was told
+	told   map[string]bool      // lanes with holds, as it has loaded them last
 }
 
 type simAction struct {
@@ -81,7 +81,7 @@ func newSimDestination(s *simulation, i int) *simDestination {
 			HoldAfter:   time.Duration(rng.IntN(1000)) * time.Millisecond,
 			SettleDelay: time.Duration(rng.IntN(20)) * time.Millisecond, Resync: 5 * time.Second, Control: 5 * time.Second,
 		},
-		closed: map[string]bool{}, paused: map[target]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{},
+		closed: map[string]bool{}, paused: map[pauseTarget]bool{}, holds: map[string][]simHold{}, dead: map[int64]bool{},
 		poison: map[int64]int{}, refused: map[int64]bool{}, astray: map[int64]bool{},
 		failures: map[int64]int{}, seen: map[int64]int{}, seenBy: map[int64]int{}, excused: map[int64]bool{},
 	}
@@ -180,8 +180,8 @@ func (d *simDestination) perform(r *simRelay, now time.Time, n ready) error {
 	}
 	for _, k := range n.Publish {
 		for _, it := range k.items {
-			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[target{}] || r.paused[target{topic: topic}] ||
-				r.paused[target{lane: lane}] || r.paused[target{topic, lane}] {
+			if topic, lane := it.d.Topic, it.d.Lane(); r.paused[pauseTarget{}] || r.paused[pauseTarget{topic: topic}] ||
+				r.paused[pauseTarget{lane: lane}] || r.paused[pauseTarget{topic, lane}] {
 				return fmt.Errorf("%s: relay %d publishes message %d, which is paused", d.name, r.epoch, it.d.Position)
 			}
 			if !it.held && it.keyed() && r.told[it.d.Lane()] {
@@ -243,7 +243,7 @@ func (d *simDestination) shutDown() error {
 	r := d.owner()
 	d.relays = []*simRelay{r}
 	d.faults, d.stopping = false, false
-	outage := d.down || r.core.outage.failures > 0 || d.paused[target{}] || r.paused[target{}]
+	outage := d.down || r.core.outage.failures > 0 || d.paused[pauseTarget{}] || r.paused[pauseTarget{}]
 	d.trace("relay %d is told to stop", r.epoch)
 	r.core.drain()
 	for range 2000 {
@@ -271,7 +271,7 @@ func (d *simDestination) shutDown() error {
 		if err := d.complete(r, d.rng.IntN(len(r.pending))); err != nil {
 			return err
 		}
-		outage = outage || r.core.outage.failures > 0 || r.paused[target{}] // a call that was broken before
+		outage = outage || r.core.outage.failures > 0 || r.paused[pauseTarget{}] // a call that was broken before
 	}
 	return fmt.Errorf("%s: the drain does not end: %s", d.name, d.describe())
 }
@@ -504,7 +504,7 @@ func (d *simDestination) doDue(r *simRelay, q *DueQuery) error {
 func (d *simDestination) doControls(r *simRelay) error {
 	controls := Controls{Rate: d.rate}
 	r.paused = maps.Clone(d.paused)
-	byName := func(a, b target) int { return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.lane, b.lane)) }
+	byName := func(a, b pauseTarget) int { return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.lane, b.lane)) }
 	for _, t := range slices.SortedFunc(maps.Keys(d.paused), byName) {
 		p := Pause{Topic: t.topic, Lane: t.lane}
 		if d.rng.IntN(4) == 0 {
@@ -524,10 +524,10 @@ func (d *simDestination) control() {
 		d.trace("at most %v messages a second", d.rate)
 		return
 	}
-	t := target{topic: simTopics[d.rng.IntN(len(simTopics))], lane: d.lanes[d.rng.IntN(len(d.lanes))]}
+	t := pauseTarget{topic: simTopics[d.rng.IntN(len(simTopics))], lane: d.lanes[d.rng.IntN(len(d.lanes))]}
 	switch d.rng.IntN(5) {
 	case 0:
-		t = target{}
+		t = pauseTarget{}
 	case 1, 2:
 		t.lane = ""
 	case 3:

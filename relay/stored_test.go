@@ -130,21 +130,21 @@ func TestACoreThatRemembersAsManyLanesAsItMaySaysSo(t *testing.T) {
 	c.cfg.MaxHeldLanes = 2000
 	holdMany(t, c, now, 2000, func(i int) string { return fmt.Sprint("k", i) })
 	c.reading = false
-	if r := c.next(now); r.Read > 0 || c.fullBecause() == nil {
-		t.Fatalf("it reads %d, and is full because of %v", r.Read, c.fullBecause())
+	if r := c.next(now); r.Read > 0 || c.whyFull() == nil {
+		t.Fatalf("it reads %d, and is full because of %v", r.Read, c.whyFull())
 	}
-	full := c.fullBecause().Error()
+	full := c.whyFull().Error()
 	for i := range 201 {
-		if r := c.next(now); r.Read > 0 || fmt.Sprint(c.fullBecause()) != full {
-			t.Fatalf("with room for %d it reads %d, and is full because of %v", i, r.Read, c.fullBecause())
+		if r := c.next(now); r.Read > 0 || fmt.Sprint(c.whyFull()) != full {
+			t.Fatalf("with room for %d it reads %d, and is full because of %v", i, r.Read, c.whyFull())
 		}
 		c.release(&lane{name: fmt.Sprint("k", i+1)})
 	}
-	if r := c.next(now); r.Read == 0 || c.fullBecause() != nil {
-		t.Errorf("with room it reads %d, and is full because of %v", r.Read, c.fullBecause())
+	if r := c.next(now); r.Read == 0 || c.whyFull() != nil {
+		t.Errorf("with room it reads %d, and is full because of %v", r.Read, c.whyFull())
 	}
 	c.onRead(now, Batch{Full: errors.New("enough")})
-	if c.fullBecause() == nil {
+	if c.whyFull() == nil {
 		t.Error("it doesn't say what its source says")
 	}
 }

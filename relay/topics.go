@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pgoutbox/outbox"
@@ -12,62 +11,41 @@ import (
 // Outages of topics: the destination answers, and what a message is published to doesn't exist or may not be written
 // to.
 
-// Route is what decides where adapters publish a message, apart from its key. Messages of one route wait together.
-// Where the key decides too, they wait in vain for one that can't be routed, but not for long: see core.wronged.
-type Route struct {
-	Topic, AggregateType, EventType string
-}
-
-func routeOf(m *outbox.Message) Route { return Route{m.Topic, m.AggregateType, m.EventType} }
-
-// closed is the outage of a route. Until its end nothing is published there; then a single message is, which moves the
-// end. A pause is one without a cause, and nothing moves its end but the controls.
-type closed struct {
-	since    time.Time
-	until    time.Time
-	failures int
-	cause    error
-	waiting  int  // lanes in memory whose head waits for its end
-	over     bool // a message of the route has been accepted
-}
-
-// lasts reports whether o, which may be nil, still keeps messages from being published.
-func (o *closed) lasts(now time.Time) bool { return o != nil && now.Before(o.until) }
-
-// closedTo returns the outage or the pause that keeps a message from being published now, or nil.
-func (c *core) closedTo(now time.Time, it *item) *closed {
+// gateFor returns the gate that keeps a message from being published now, or nil.
+func (c *core) gateFor(now time.Time, it *item) *gate {
 	if len(c.paused) > 0 {
-		if o := c.pauseOf(now, it); o != nil {
+		if o := c.pauseFor(now, it); o != nil {
 			return o
 		}
 	}
-	if len(c.closed) > 0 {
-		if o := c.closed[routeOf(&it.d.Message)]; o.lasts(now) {
+	if len(c.gates) > 0 {
+		if o := c.gates[routeOf(&it.d.Message)]; o.shut(now) {
 			return o
 		}
 	}
 	return nil
 }
 
-// probe is told of a message that is about to be published. If its route was closed, the others go on waiting.
-func (c *core) probe(now time.Time, it *item) {
-	if len(c.closed) == 0 {
+// tryRoute is called for a message that is about to be published. If its route has an outage, the message is the probe,
+// and the others go on waiting.
+func (c *core) tryRoute(now time.Time, it *item) {
+	if len(c.gates) == 0 {
 		return
 	}
-	if o := c.closed[routeOf(&it.d.Message)]; o != nil {
+	if o := c.gates[routeOf(&it.d.Message)]; o != nil {
 		o.failures++
 		o.until = now.Add(c.cfg.Outage.delay(o.failures, c.rand()))
 		c.dirty = true
 	}
 }
 
-// shut begins the outage of the route that the broker has refused it, or prolongs it, and sets it aside.
-func (c *core) shut(now time.Time, it *item) {
+// beginOutage begins or prolongs the outage of the route of a refused message, and sets the message aside.
+func (c *core) beginOutage(now time.Time, it *item) {
 	r := routeOf(&it.d.Message)
-	o := c.closed[r]
+	o := c.gates[r]
 	if o == nil {
-		o = &closed{since: now, failures: 1}
-		c.closed[r.clone()] = o
+		o = &gate{since: now, failures: 1}
+		c.gates[r.clone()] = o
 	}
 	o.cause = it.err
 	if len(c.refused) >= maxRefused {
@@ -86,11 +64,11 @@ func (c *core) shut(now time.Time, it *item) {
 // maxRefused bounds what is remembered of messages that were refused because of their topics.
 const maxRefused = 10_000
 
-// wronged reports whether the broker says that the topic of a message is unavailable, although it has accepted others
-// of its route since it said so the last time. Then it is up to the message: the failure counts. It never is where the
+// messageAtFault reports whether a message that was refused because of its topic is itself at fault, and counts the
+// failure then: the broker has accepted others of its route since it refused this one before. It never is where the
 // broker knows that no message can be at fault.
-func (c *core) wronged(it *item) bool {
-	if blameless(it.err) {
+func (c *core) messageAtFault(it *item) bool {
+	if noMessageAtFault(it.err) {
 		return false
 	}
 	key := c.stored.key(it.d.Lane())
@@ -102,49 +80,32 @@ func (c *core) wronged(it *item) bool {
 	return false
 }
 
-// blameless reports whether what is marked as unavailable in the error of a topic is marked so itself.
-func blameless(err error) bool {
+// noMessageAtFault reports whether the error that outbox.TopicUnavailable marks is itself marked by outbox.Unavailable.
+func noMessageAtFault(err error) bool {
 	for outbox.IsTopicUnavailable(err) {
 		err = errors.Unwrap(err)
 	}
 	return outbox.IsUnavailable(err)
 }
 
-// clone returns a route that doesn't point into the memory of a page.
-func (r Route) clone() Route {
-	return Route{strings.Clone(r.Topic), strings.Clone(r.AggregateType), strings.Clone(r.EventType)}
-}
-
-// open ends the outage of the route that a message was accepted by.
-func (c *core) open(now time.Time, it *item) {
-	if len(c.closed) == 0 {
+// endOutage ends the outage of the route of an accepted message.
+func (c *core) endOutage(now time.Time, it *item) {
+	if len(c.gates) == 0 {
 		return
 	}
 	r := routeOf(&it.d.Message)
-	o := c.closed[r]
+	o := c.gates[r]
 	if o == nil {
 		return
 	}
-	delete(c.closed, r)
+	delete(c.gates, r)
 	o.over = true
-	c.reopen(now, o)
+	c.resume(now, o)
 }
 
-// reopen lets lanes go on that wait for the end of o, in memory and in the database.
-func (c *core) reopen(now time.Time, o *closed) {
-	c.dirty = true
-	c.listBy(now)
-	for _, l := range c.lanes {
-		if l.closed == o {
-			l.await(nil)
-			l.due = time.Time{}
-		}
-	}
-}
-
-// setAsideFor has the lane of it, its head, wait for the end of an outage. In the database the head is due when the
-// topic is asked for next: after a crash the next relay finds out by itself whether the outage has ended.
-func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
+// awaitGate makes the lane of it, which is its head, wait for the end of a gate. In the database the head is due when
+// the next probe is: after a crash the next relay finds out by itself whether the outage has ended.
+func (c *core) awaitGate(now time.Time, it *item, o *gate) {
 	c.dirty = true
 	l := c.lanes[it.d.Lane()]
 	at := o.until
@@ -159,14 +120,14 @@ func (c *core) setAsideFor(now time.Time, it *item, o *closed) {
 		c.hold(l, at, false)
 	default:
 		l.due = o.until
-		l.await(o)
+		l.waitFor(o)
 	}
 }
 
-// endOutages ends those that nothing waits for, as when an operator has discarded it: no probe would end them. list is
-// what the database has found for q. It has nothing of what is paused, which may wait for them. What is due later than
-// any pause of an outage waits for its own time.
-func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
+// endIdleOutages ends the outages for which nothing waits, such as after an operator has discarded it: no probe would
+// end them. list is what the database has found for q, without what is paused, which may wait for an outage. What is
+// due later than any pause of an outage waits for its own time.
+func (c *core) endIdleOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	if len(q.Probes) == 0 {
 		return
 	}
@@ -178,8 +139,8 @@ func (c *core) endOutages(now time.Time, q *DueQuery, list []HeldLane) {
 	}
 	for _, r := range q.Probes {
 		hidden := slices.ContainsFunc(q.Paused, func(p Pause) bool { return p.Topic == "" || p.Topic == r.Topic })
-		if o := c.closed[r]; o != nil && !hidden && !found[r] && o.waiting == 0 && !o.lasts(now) && !c.publishing(r) {
-			delete(c.closed, r)
+		if o := c.gates[r]; o != nil && !hidden && !found[r] && o.waiting == 0 && !o.shut(now) && !c.publishing(r) {
+			delete(c.gates, r)
 		}
 	}
 }
@@ -191,30 +152,30 @@ func (c *core) publishing(r Route) bool {
 	})
 }
 
-// await notes the outage that the head of a lane waits for; nil for none.
-func (l *lane) await(o *closed) {
-	if l.closed != nil {
-		l.closed.waiting--
-	}
-	if l.closed = o; o != nil {
-		o.waiting++
-	}
-}
-
-// dueAt is when the next message of a lane may be published.
-func (l *lane) dueAt() time.Time {
-	if l.closed != nil && l.closed.until.After(l.due) {
-		return l.closed.until
-	}
-	return l.due
-}
-
-// oldestClosed returns the outage of a topic that has lasted longest, or nil.
-func (c *core) oldestClosed() (oldest *closed) {
-	for _, o := range c.closed {
+// oldestOutage returns the outage of a topic that began first, or nil.
+func (c *core) oldestOutage() (oldest *gate) {
+	for _, o := range c.gates {
 		if oldest == nil || o.since.Before(oldest.since) || o.since.Equal(oldest.since) && o.cause.Error() < oldest.cause.Error() {
 			oldest = o
 		}
 	}
 	return oldest
+}
+
+// setAside puts the unpublishable head of a lane aside: for good, or until its time has come or its topic is open.
+func (c *core) setAside(now time.Time, it *item) {
+	if it.d.Blocked && !it.held { // as its source has it from an earlier session
+		c.hold(c.lanes[it.d.Lane()], time.Time{}, true)
+		return
+	}
+	if it.d.Invalid != nil {
+		it.err = it.d.Invalid
+		c.exhaust(it, ReasonInvalid)
+		return
+	}
+	if o := c.gateFor(now, it); o != nil {
+		c.awaitGate(now, it, o)
+		return
+	}
+	c.retry(now, it, it.d.DeliverAt)
 }

@@ -304,7 +304,7 @@ func (p *player) answer(out *strings.Builder) {
 		for _, it := range k.items {
 			fmt.Fprintf(out, " %s", name(it.d))
 		}
-		out.WriteString(map[bool]string{true: " (probe)\n", false: "\n"}[k.probe])
+		out.WriteString(map[bool]string{true: " (probe)\n", false: "\n"}[k.outageProbe])
 	}
 	if s := r.Settle; s != nil {
 		out.WriteString("settle:")
@@ -402,26 +402,26 @@ func TestTheOutageOfATopicEndsWithTheLastMessageThatWaitsForIt(t *testing.T) {
 	play("start", "controls", "lanes", "due", "read a1@u b2@u", "done 0 gone gone", "settled")
 	play("+2s", "due a@u:0s", "held a a1@u", "done 0 gone", "settled")
 	play("+1s", "due b@u:-1s", "held b")
-	if p.core.oldestClosed() == nil {
+	if p.core.oldestOutage() == nil {
 		t.Fatal("it has ended while a message waits")
 	}
 	play("due a@u:0s", "held a")
-	if p.core.oldestClosed() == nil {
+	if p.core.oldestOutage() == nil {
 		t.Fatal("it has ended before nothing was found")
 	}
 	p.core.onControls(p.now, Controls{Pauses: []Pause{{Topic: "u"}}})
 	play("due a@u:0s", "held a", "due")
-	if p.core.oldestClosed() == nil {
+	if p.core.oldestOutage() == nil {
 		t.Fatal("it has ended while what waits is paused")
 	}
 	p.core.onControls(p.now, Controls{Pauses: []Pause{{Lane: schema.Lane("a")}}})
 	play("start", "due")
-	if p.core.oldestClosed() == nil {
+	if p.core.oldestOutage() == nil {
 		t.Fatal("it has ended while a key that waits is paused")
 	}
 	p.core.onControls(p.now, Controls{Pauses: []Pause{{Topic: "t"}}})
 	play("start", "due a@u:1h")
-	if o := p.core.oldestClosed(); o != nil {
+	if o := p.core.oldestOutage(); o != nil {
 		t.Errorf("it goes on although nothing waits for it: %v", o.cause)
 	}
 }

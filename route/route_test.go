@@ -121,7 +121,7 @@ func TestTheFirstRuleThatMatchesChoosesTheTopic(t *testing.T) {
 			t.Errorf("%s: the topic is %q, want %q", test.name, m.Topic, test.want)
 		}
 	}
-	if rules.Idle() || !parse(t, route.Table{}).Idle() || !parse(t, route.Table{Default: "{topic}"}).Idle() {
+	if rules.Empty() || !parse(t, route.Table{}).Empty() || !parse(t, route.Table{Default: "{topic}"}).Empty() {
 		t.Error("which rules do nothing is not known")
 	}
 }

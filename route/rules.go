@@ -26,7 +26,7 @@ type Table struct {
 type Rule struct {
 	Match
 
-	// Topic is a template; see Template.
+	// To is the template of the new topic; see Template.
 	To string
 
 	// Drop, instead of To, leaves the message out. It counts as delivered.
@@ -50,11 +50,11 @@ type HeaderRule struct {
 
 // Rules is a parsed Table. Safe for concurrent use.
 type Rules struct {
-	rules    []rule
-	standard Template
-	same     bool // the default keeps the topic
-	drops    bool // some rule does
-	headers  []headerRule
+	rules        []rule
+	defaultTopic Template
+	keepsTopic   bool // the default keeps the topic
+	drops        bool // some rule does
+	headers      []headerRule
 }
 
 type rule struct {
@@ -70,7 +70,7 @@ type headerRule struct {
 
 // Parse checks t and reports everything that is wrong with it.
 func (t Table) Parse() (*Rules, error) {
-	r := &Rules{same: t.Default == "" || t.Default == "{topic}"}
+	r := &Rules{keepsTopic: t.Default == "" || t.Default == "{topic}"}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	for i, given := range t.Rules {
@@ -92,7 +92,7 @@ func (t Table) Parse() (*Rules, error) {
 		r.drops = r.drops || given.Drop
 	}
 	var err error
-	if r.standard, err = ParseTemplate(t.Default); err != nil {
+	if r.defaultTopic, err = ParseTemplate(t.Default); err != nil {
 		fault("default: %w", err)
 	}
 	for i, h := range t.Headers {
@@ -122,11 +122,11 @@ func (t Table) Parse() (*Rules, error) {
 	return r, errors.Join(faults...)
 }
 
-// Idle means that the rules change nothing.
-func (r *Rules) Idle() bool { return len(r.rules) == 0 && r.same && len(r.headers) == 0 }
+// Empty reports whether the rules change nothing.
+func (r *Rules) Empty() bool { return len(r.rules) == 0 && r.keepsTopic && len(r.headers) == 0 }
 
-// Dropping reports whether any rule leaves messages out.
-func (r *Rules) Dropping() bool { return r.drops }
+// CanDrop reports whether any rule leaves messages out.
+func (r *Rules) CanDrop() bool { return r.drops }
 
 // Drops reports whether a rule leaves m out.
 func (r *Rules) Drops(m *outbox.Message) bool {
@@ -162,8 +162,8 @@ func (r *Rules) Apply(m *outbox.Message) error {
 	switch {
 	case found != nil:
 		topic = found.to.Expand(m)
-	case !r.same:
-		topic = r.standard.Expand(m)
+	case !r.keepsTopic:
+		topic = r.defaultTopic.Expand(m)
 	}
 	if topic == "" {
 		return outbox.Permanent(errors.New("route: the topic is empty for this message; a field of the destination's " +
@@ -176,7 +176,7 @@ func (r *Rules) Apply(m *outbox.Message) error {
 	return nil
 }
 
-// Headers is how many headers the rules may add to a message.
+// Headers returns how many headers the rules may add to a message.
 func (r *Rules) Headers() int { return len(r.headers) }
 
 func (h *headerRule) apply(m *outbox.Message) {

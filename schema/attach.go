@@ -53,13 +53,13 @@ const (
 	formerTrigger   = "outbox_attach"
 )
 
-// Trigger is what makes an Attachment. It may be run again.
+// Trigger is the SQL of an Attachment. It may be run again.
 type Trigger struct {
 	Make  string   // SQL
 	Notes []string // sentences on what it does, for the person who makes it
 }
 
-// attached is what the database knows about a table that is to be attached.
+// attached is what the database knows about a table that is to get a trigger.
 type attached struct {
 	oid               uint32
 	kind, persistence string
@@ -79,8 +79,8 @@ type attached struct {
 	strange           [][]string // columns of types whose owners haven't the rights of the table's: column, type, owner
 }
 
-// WritesSQL is whether the owner of the table c, a row of pg_class, may write messages. It asks the catalogue alone,
-// which everybody may read.
+// WritesSQL is the condition that the owner of the table c, a row of pg_class, may write messages. It reads only the
+// catalogue, which everybody may read.
 const WritesSQL = `EXISTS (SELECT FROM pg_catalog.pg_namespace o JOIN pg_catalog.pg_class m ON m.relnamespace = o.oid AND m.relname = 'messages'
 	JOIN pg_catalog.pg_class s ON s.relnamespace = o.oid AND s.relname = 'messages_id_seq'
 	JOIN pg_catalog.pg_proc p ON p.pronamespace = o.oid AND p.proname = 'publish' AND p.proargtypes[1] = 'bytea'::regtype
@@ -104,16 +104,16 @@ func neighboursSQL(operator string) string {
 		AND n.tgname ` + operator + ` '` + attachedTrigger + `' ORDER BY 1)`
 }
 
-const overtakenSQL = `
+const earlierTriggersSQL = `
 SELECT c.oid::regclass::text, quote_ident(n.tgname), quote_ident(g.tgname)
 FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid AND p.prosrc LIKE '%outbox attach: %' JOIN pg_class c ON c.oid = g.tgrelid
 JOIN pg_trigger n ON n.tgrelid = c.oid AND n.tgname < g.tgname AND NOT n.tgisinternal AND n.tgtype & 67 = 1 AND NOT n.tginitdeferred
 WHERE g.tgname IN ('` + attachedTrigger + `', '` + formerTrigger + `') ORDER BY 1, 2`
 
-// Overtaken lists attached tables with a trigger that runs before ours, because its name sorts before: the table, that
-// trigger, and ours. Names are quoted.
-func Overtaken(ctx context.Context, q Querier) ([][3]string, error) {
-	rows, err := q.Query(ctx, overtakenSQL)
+// EarlierTriggers lists attached tables with a trigger that runs before ours, because its name sorts before: the table,
+// that trigger, and ours. Names are quoted.
+func EarlierTriggers(ctx context.Context, q Querier) ([][3]string, error) {
+	rows, err := q.Query(ctx, earlierTriggersSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +211,8 @@ JOIN pg_class s ON s.oid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid 
 	JOIN pg_namespace n ON n.oid = s.relnamespace
 WHERE a.attrelid = $1 AND NOT a.attisdropped ORDER BY a.attnum, 2`
 
-// LastValueNote is what a person who makes a trigger that writes messages has to know of lastval(), whose number can't
-// be put back: a sentence on what to use instead for the table with the oid.
+// LastValueNote returns a sentence for the person who makes a trigger that writes messages: afterwards lastval() has
+// another number, and what to use instead for the table with the oid.
 func LastValueNote(ctx context.Context, q Querier, oid uint32) (string, error) {
 	rows, err := q.Query(ctx, drawnSQL, oid)
 	if err != nil {
@@ -251,7 +251,7 @@ func (a Attachment) Removal(ctx context.Context, q Querier) (string, error) {
 		QuoteIdentifier(cmp.Or(t.trigger, attachedTrigger)), t.table, t.function), nil
 }
 
-// change returns why the role can't make or remove the trigger.
+// change returns the reasons why the role can't make or remove the trigger.
 func (t *attached) change() (faults []error) {
 	if !t.owns {
 		faults = append(faults, fmt.Errorf("%w: %q may not make or remove a trigger on it: run this as %s", ErrForbidden, t.user, t.owner))
@@ -273,7 +273,7 @@ func (t *attached) change() (faults []error) {
 	return faults
 }
 
-// What can't have a trigger of rows that sees all their changes, by its kind in pg_class.
+// unattachable are the kinds of tables, by pg_class, whose row triggers don't see all changes.
 var unattachable = map[string]string{
 	"v": "a view: attach the tables that it reads",
 	"m": "a materialized view: attach the tables that it reads",
@@ -350,9 +350,9 @@ func (a Attachment) notes(t *attached) (notes []string) {
 	return notes
 }
 
-// TriggerFunction is the function of a trigger, in SQL: name is quoted, owner owns the table, body is PL/pgSQL. It has
-// the rights of that role, its texts don't depend on the session that changes the row, and a temporary table can't
-// stand for one of its types. setting is one more, or empty.
+// TriggerFunction returns the SQL of a trigger's function: name is quoted, owner owns the table, body is PL/pgSQL. It
+// runs with that role's rights, its texts don't depend on the session that changes the row, and a temporary table can't
+// stand for one of its types. setting is a further setting, or empty.
 func TriggerFunction(name, owner, setting, body string) string {
 	if setting != "" {
 		setting = " SET " + setting
@@ -369,9 +369,9 @@ ALTER FUNCTION %[1]s() OWNER TO %[5]s;
 `, name, quote, body, setting, QuoteIdentifier(owner))
 }
 
-// OwnedByAnother is a condition in the function of a trigger: neither the table nor one that it is a partition of
-// belongs to the function's owner any more.
-const OwnedByAnother = `(SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) <> current_user
+// OwnedByAnotherSQL is a condition in the function of a trigger: neither the table, nor a table that it is a partition
+// of, still belongs to the function's owner.
+const OwnedByAnotherSQL = `(SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) <> current_user
         AND NOT EXISTS (SELECT FROM pg_partition_ancestors(TG_RELID) p JOIN pg_class c ON c.oid = p.relid
             WHERE pg_get_userbyid(c.relowner) = current_user)`
 
@@ -436,7 +436,7 @@ BEGIN
     END IF;
     %[8]s;
     RETURN NULL;
-END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write, OwnedByAnother, QuoteLiteral(a.Topic))
+END `, QuoteLiteral(t.name+"."), taken[0], taken[1], taken[2], QuoteLiteral(again), unseen, fault, write, OwnedByAnotherSQL, QuoteLiteral(a.Topic))
 	former := ""
 	if t.trigger == formerTrigger {
 		former = fmt.Sprintf("DROP TRIGGER IF EXISTS %s ON %s;\n", formerTrigger, t.table)

@@ -268,7 +268,7 @@ func TestMessagesAreInTheOrderOfChangesThatTriggersMake(t *testing.T) {
 			t.Errorf("%q, %v", trigger.Notes, err)
 		}
 		exec(t, conn, `ALTER TRIGGER "#" ON part RENAME TO " again"`)
-		if got, err := Overtaken(t.Context(), conn); err != nil || !slices.Equal(got, [][3]string{{"part", `" again"`, `"!outbox_attach"`}}) {
+		if got, err := EarlierTriggers(t.Context(), conn); err != nil || !slices.Equal(got, [][3]string{{"part", `" again"`, `"!outbox_attach"`}}) {
 			t.Errorf("overtaken: %q, %v", got, err)
 		}
 		if _, err := (Attachment{Table: "parts"}).Plan(t.Context(), conn); err == nil || !strings.Contains(err.Error(), `triggers " again" run before`) {

@@ -11,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
-// Check tells whether a relay can work with q's database, and if not, why and what to do: the error is
-// one of ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged, ErrForbidden, ErrHidden and ErrSegments,
-// or the connection's.
+// Check returns nil if a relay can work with q's database. Otherwise the error says why and what to do: it is one of
+// ErrUnsupportedServer, ErrMissing, ErrOutdated, ErrTooNew, ErrChanged, ErrForbidden, ErrHidden and ErrSegments, or the
+// connection's.
 func Check(ctx context.Context, q Querier) error {
 	if err := check(ctx, q, Migrations()); err != nil {
 		return fmt.Errorf("schema: %w", err)
@@ -43,7 +43,7 @@ func check(ctx context.Context, q Querier, known []Migration) error {
 	return Intact(ctx, q)
 }
 
-// relayMay compares what the role may do with what Grants would give to a relay.
+// relayMay compares the role's rights with those that Grants gives to a relay.
 func relayMay(ctx context.Context, q Querier, state State) error {
 	missing, err := RelayLacks(ctx, q, state.User)
 	switch {

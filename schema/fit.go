@@ -20,11 +20,11 @@ func IsDataError(err error) bool {
 	return len(code) == 5 && slices.Contains([]string{"22", "23", "54"}, code[:2])
 }
 
-// MaxNote bounds a text that Fit has made, in bytes.
+// MaxNote bounds the result of Fit, in bytes.
 const MaxNote = 4 << 10
 
-// Fit makes a note, of which nothing is known (brokers answer whatever they like), fit for a column of type text in the
-// database of conn: its end is cut off if it is long, and what the database's encoding may lack is written as \u2192.
+// Fit truncates and escapes an arbitrary string, such as a broker's error, so that a text column of conn's database can
+// store it: characters that its encoding may lack are written as \u2192.
 func Fit(conn *pgx.Conn, text string) string {
 	if len(text) > MaxNote {
 		text = text[:MaxNote-len("…")] + "…"
@@ -33,7 +33,7 @@ func Fit(conn *pgx.Conn, text string) string {
 	return Storable(conn, text)
 }
 
-// Note is Fit of an error, nil for none.
+// Note is Fit of an error's text, nil for none.
 func Note(conn *pgx.Conn, err error) *string {
 	if err == nil {
 		return nil
@@ -42,8 +42,8 @@ func Note(conn *pgx.Conn, err error) *string {
 	return &text
 }
 
-// Storable is text as the database of conn can store it, whatever its encoding: in one that isn't UTF-8, characters
-// that are not ASCII are written as \u2192. text is UTF-8 and has no NUL.
+// Storable escapes text so that conn's database can store it: unless its encoding is UTF-8, characters that are not
+// ASCII are written as \u2192. text is UTF-8 and has no NUL.
 func Storable(conn *pgx.Conn, text string) string {
 	switch conn.PgConn().ParameterStatus("server_encoding") {
 	case "UTF8", "SQL_ASCII":

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// privilege is one GRANT. Grants prints it and Check asks for it, so that they can't disagree.
+// privilege is one GRANT. Grants prints it and Check verifies it, so they can't disagree.
 type privilege struct {
 	kind   string
 	object string
@@ -150,8 +150,8 @@ func viewerPrivileges() []privilege {
 	)
 }
 
-// MaySQL is, as a condition in SQL, whether this role has all these rights on a table of the outbox; false if there is
-// none. It asks the catalogue: to_regclass is an error for a role that may not use the schema.
+// MaySQL returns the condition that this role has all these rights on a table of the outbox; false if there is no such
+// table. It reads the catalogue, because to_regclass fails for a role that may not use the schema.
 func MaySQL(table string, rights ...string) string {
 	may := "has_schema_privilege(n.oid, 'USAGE')"
 	for _, right := range rights {

@@ -21,8 +21,8 @@ var (
 	ErrSegments = errors.New("the outbox's tables were changed")
 )
 
-// Intact tells whether all rows of the outbox are where a relay looks for them and the role sees them: the error wraps
-// ErrHidden or ErrSegments, and says what to run. The tables must be there.
+// Intact checks that all rows of the outbox are where a relay looks for them, and that the role sees them. The error
+// wraps ErrHidden or ErrSegments, and says what to run. The tables must exist.
 func Intact(ctx context.Context, q Querier) error {
 	var tables []string
 	for _, p := range relayPrivileges() {
@@ -30,7 +30,7 @@ func Intact(ctx context.Context, q Querier) error {
 			tables = append(tables, p.object)
 		}
 	}
-	if err := Seen(ctx, q, tables...); err != nil {
+	if err := CheckVisible(ctx, q, tables...); err != nil {
 		return err
 	}
 	rows, err := q.Query(ctx, alteredSQL, []string{OutboxMessages, InboxMessages}, segments, tables)
@@ -74,14 +74,14 @@ UNION ALL
 SELECT format('the rule %I changes what statements on %s do: run: DROP RULE %I ON %s', r.rulename, o.name, r.rulename, o.name)
 FROM unnest($3::text[]) o (name) JOIN pg_class c ON c.oid = o.name::regclass JOIN pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind IN ('r', 'p')`
 
-// Attached is an expression of SQL that has another value whenever a segment of outbox.messages was attached or
-// detached meanwhile, be it that all is as before by now: the catalogue's rows are others.
-const Attached = `(SELECT string_agg(i.inhrelid::text || ' ' || i.xmin::text, ',' ORDER BY i.inhrelid) FROM pg_inherits i
+// AttachedSQL is an expression whose value changes whenever a segment of outbox.messages is attached or detached, even
+// if all is as before afterwards: the rows of the catalogue are new ones then.
+const AttachedSQL = `(SELECT string_agg(i.inhrelid::text || ' ' || i.xmin::text, ',' ORDER BY i.inhrelid) FROM pg_inherits i
 	WHERE i.inhparent = 'outbox.messages'::regclass)`
 
-// Seen returns ErrHidden, with the cure, if a policy hides rows of one of the tables from the role. Names are quoted
-// where they have to be; the tables must be there.
-func Seen(ctx context.Context, q Querier, tables ...string) error {
+// CheckVisible returns ErrHidden, with the cure, if a policy hides rows of one of the tables from the role. The tables
+// must exist; their names are quoted where necessary.
+func CheckVisible(ctx context.Context, q Querier, tables ...string) error {
 	rows, err := q.Query(ctx, `SELECT t.name, current_user::text FROM unnest($1::text[]) t (name) WHERE row_security_active(t.name::regclass)`, tables)
 	var role string
 	var hidden []string

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Lane names the lane of an ordering key that isn't empty, as columns "lane" have it: the key itself, unless it is
-// longer than a writer may make it. Holds are found by an index over lanes, which takes no row that is much
-// longer, so such a key is represented by its hash and its first characters. A key that looks like that is hashed
-// as well, so no two keys have the same lane.
+// Lane returns the lane of an ordering key that isn't empty, as columns "lane" have it: the key itself, unless it is
+// longer than a writer may make it. Holds are found by an index over lanes, which can't have much longer values, so a
+// longer key is represented by its hash and its first characters. A key that looks like that is hashed as well, so no
+// two keys have the same lane.
 func Lane(key string) string {
 	if len(key) <= maxLane && !strings.HasPrefix(key, hashedLane) {
 		return key
@@ -26,8 +26,8 @@ func Lane(key string) string {
 	return fmt.Sprintf("%s%x:%s", hashedLane, sha256.Sum256([]byte(key)), key[:end])
 }
 
-// LaneOf is the lane that an operator means by a text: that of the key, or, of a key that is represented by its hash,
-// the lane itself, as lists print it.
+// LaneOf returns the lane for a text that an operator typed: that of the key, or the text itself if it is a lane with a
+// hash, as lists print it.
 func LaneOf(text string) string {
 	if printedLane.MatchString(text) {
 		return text

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-// State is what a database has.
+// State describes the schema of a database.
 type State struct {
 	Database string
 	User     string
@@ -25,9 +25,9 @@ type State struct {
 	Pending []Migration
 }
 
-// TooNew tells whether the schema is of a program beside which this one can't work. It works with the next version,
-// too, so that the schema can be migrated first, and programs replaced one after the other, and back: a migration
-// leaves in order what the program of the version before does.
+// TooNew reports whether this program can't work with the schema because it is too new. It works with the next version,
+// too, so that the schema can be migrated first, and programs replaced one after the other, and back: a migration keeps
+// what the program of the version before needs.
 func (s State) TooNew() bool { return s.Version > s.Latest+1 }
 
 // Applied is a migration that the database has.
@@ -48,7 +48,7 @@ func Status(ctx context.Context, q Querier) (State, error) {
 	return state, nil
 }
 
-// schemaRights says how much of an existing schema the role may see.
+// schemaRights are the role's rights on an existing schema.
 type schemaRights struct {
 	exists  bool
 	usage   bool

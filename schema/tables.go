@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// InboxPrefix begins the names of destinations that apply the messages of a stored inbox: what follows is
-// the consumer's name. No destination of an outbox can have such a name.
+// InboxPrefix begins the names of the destinations that apply the messages of a stored inbox: the consumer's name
+// follows. No destination of an outbox can have such a name.
 const InboxPrefix = "inbox:"
 
 // Tables that destinations read. They have the same columns and segments.
@@ -15,12 +15,12 @@ const (
 	InboxMessages  = "outbox.inbox_messages"
 )
 
-// Leased is the condition, in SQL, that a relay has the lease of a row of outbox.cursors. A lease that ends later than
-// twice its length from now was granted before the database's clock was set back, and has not been renewed since. The
-// factor of two allows for small corrections of the clock.
-const Leased = `lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + 2 * lease`
+// LeasedSQL is the condition that a relay has the lease of a row of outbox.cursors. A lease that ends later than twice
+// its length from now was granted before the database's clock was set back, and has not been renewed since. The factor
+// of two allows for small corrections of the clock.
+const LeasedSQL = `lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + 2 * lease`
 
-// ShardCount is how many shards there are: a message's is a number below.
+// ShardCount is the number of shards; they are numbered from 0.
 const ShardCount = 64
 
 // Shards returns the first and the last shard of a shard group. Groups are neighbouring shards, so that the index finds
@@ -30,28 +30,28 @@ func Shards(group, groups int) (first, last int) {
 	return begin(group), begin(group+1) - 1
 }
 
-// MessagesOf returns the table that a destination reads.
-func MessagesOf(destination string) string {
+// TableOf returns the table that a destination reads.
+func TableOf(destination string) string {
 	if strings.HasPrefix(destination, InboxPrefix) {
 		return InboxMessages
 	}
 	return OutboxMessages
 }
 
-// Reading is a statement over outbox.messages that reads another table of the same shape.
-func Reading(table, sql string) string { return strings.ReplaceAll(sql, OutboxMessages, table) }
+// WithTable returns sql, a statement over outbox.messages, for another table of the same shape.
+func WithTable(table, sql string) string { return strings.ReplaceAll(sql, OutboxMessages, table) }
 
-// MessageColumns are what holds and dead letters keep of a message, besides its id.
+// MessageColumns are the columns of a message that holds and dead letters keep, besides its id.
 const MessageColumns = `message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, payload, content_type, headers,
 	deliver_at, created_at`
 
-// OriginalColumns are what holds and dead letters keep of a message from before it was edited.
+// OriginalColumns are the columns in which holds and dead letters keep a message as it was before it was edited.
 const OriginalColumns = `original, original_payload`
 
-// ReplayPage is how many ids a page of outbox.job_pages has.
+// ReplayPage is the number of ids in a page of outbox.job_pages.
 const ReplayPage = 500
 
-// ReplayedBy is a statement that finds the first replay that runs and may still read a row of the segment with that
+// ReplayedBy returns a statement that finds the first running replay that may still read a row of the segment with that
 // number.
 func ReplayedBy(segment string) string {
 	return fmt.Sprintf(`
@@ -63,9 +63,8 @@ AND EXISTS (SELECT FROM %s m WHERE m.segment = %s AND m.xid BETWEEN r.first AND 
 ORDER BY j.id LIMIT 1`, ReplayPage, OutboxMessages, segment)
 }
 
-// ReadingOf turns a statement over the outbox into one over the table that a destination reads: the outbox, or the
-// stored inbox, which has the same shape.
-func ReadingOf(destination, sql string) string { return Reading(MessagesOf(destination), sql) }
+// WithTableOf is [WithTable] for the table that a destination reads: the outbox, or the stored inbox.
+func WithTableOf(destination, sql string) string { return WithTable(TableOf(destination), sql) }
 
 // Segments of the tables that destinations read: how many there are, and for how long one is written to.
 const (

@@ -39,7 +39,7 @@ func (c UpConfig) withDefaults() (UpConfig, error) {
 	return c, faults.Err()
 }
 
-// errStandby is not exported: which server to write to is nothing that a program decides by itself.
+// errStandby is not exported: a program can't decide by itself which server to write to.
 var errStandby = errors.New("the server is a hot standby and can't be written to: connect to the primary")
 
 // Up applies every migration that the database lacks, each in a transaction of its own, and returns
@@ -91,7 +91,7 @@ func step(ctx context.Context, db DB, cfg UpConfig, known []Migration) (pending 
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
 	if !cfg.DryRun {
-		if err := takeTurn(ctx, tx, cfg.Wait); err != nil {
+		if err := takeLock(ctx, tx, cfg.Wait); err != nil {
 			return nil, err
 		}
 	}
@@ -119,11 +119,11 @@ func step(ctx context.Context, db DB, cfg UpConfig, known []Migration) (pending 
 	return state.Pending, nil
 }
 
-// The advisory lock is the transaction's: it goes with it, whatever happens to this process.
-const turn = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.migrations', 0))`
+// lockSQL takes an advisory lock of the transaction, so it ends with it, whatever happens to this process.
+const lockSQL = `SELECT pg_advisory_xact_lock(hashtextextended('outbox.migrations', 0))`
 
-func takeTurn(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
-	_, err := tx.Exec(ctx, setLockTimeout(wait)+turn)
+func takeLock(ctx context.Context, tx pgx.Tx, wait time.Duration) error {
+	_, err := tx.Exec(ctx, setLockTimeout(wait)+lockSQL)
 	switch {
 	case sqlstate.Of(err) == "55P03":
 		return fmt.Errorf("another instance has been migrating this database for %v: "+
@@ -200,7 +200,7 @@ func SQL(from, to int) (string, error) {
 	var b strings.Builder
 	for _, m := range known[from:to] {
 		fmt.Fprintf(&b, "-- %s\nBEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;\n%s%s;\n%sCOMMIT;\n\n",
-			m, setLockTimeout(time.Minute), turn, script(m, 5*time.Second))
+			m, setLockTimeout(time.Minute), lockSQL, script(m, 5*time.Second))
 	}
 	return b.String(), nil
 }

@@ -150,7 +150,7 @@ func TestWaitingForAnotherInstanceIsBounded(t *testing.T) {
 	t.Parallel()
 	url := servers.TestDatabase(t)
 	conn, other := connect(t, url), connect(t, url)
-	exec(t, other, `BEGIN; `+turn)
+	exec(t, other, `BEGIN; `+lockSQL)
 	_, err := Up(t.Context(), conn, UpConfig{Wait: await.Expiry(20 * time.Millisecond)})
 	if err == nil || !strings.Contains(err.Error(), "another instance has been migrating this database for 20ms") {
 		t.Fatalf("got %v", err)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/headers"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // SetHeaders writes all of m except its id and payload into h. The values are copies. An error is permanent and names
@@ -145,8 +147,8 @@ var reserved = []string{
 
 // CheckHeader returns why a request can't have this header in addition to those defined here; nil if it can.
 func CheckHeader(name, value string) error {
-	if !isToken(name) {
-		return fmt.Errorf("header name %q can't be sent: HTTP takes letters, digits and !#$%%&'*+-.^_`|~", shorten(name))
+	if !headers.IsToken(name) {
+		return fmt.Errorf("header name %q can't be sent: HTTP takes letters, digits and !#$%%&'*+-.^_`|~", printed.Short(name))
 	}
 	canonical := http.CanonicalHeaderKey(name)
 	if strings.HasPrefix(canonical, "Webhook-") || strings.HasPrefix(canonical, "Outbox-") || slices.Contains(reserved, canonical) {
@@ -158,17 +160,6 @@ func CheckHeader(name, value string) error {
 		}
 	}
 	return nil
-}
-
-func isToken(name string) bool {
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return false
-		}
-	}
-	return name != ""
 }
 
 // ReadMessage returns the message in a request. The payload is body itself, or nil for NULL. A webhook of another
@@ -292,12 +283,4 @@ func plain(s string) bool {
 func mustEscape(s string, i int, all bool) bool {
 	c := s[i]
 	return c < ' ' || c == 0x7f || c == ' ' && (i == 0 || i == len(s)-1) || all && (c == '%' || c > 0x7f)
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

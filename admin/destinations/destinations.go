@@ -1,5 +1,4 @@
-// Package destinations changes what a destination is read from, where it stands and what it delivers to: it hands over,
-// rebases, moves and drops destinations.
+// Package destinations changes a destination: it hands it over between table and log, rebases, moves and drops it.
 package destinations
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 )
 
-// Dropped is what Drop removed, or would remove.
+// Dropped lists what Drop removed, or would remove.
 type Dropped struct {
 	Destination string `json:"destination"`
 	Cursors     int64  `json:"cursors"`

@@ -74,7 +74,7 @@ func Handover(ctx context.Context, db admin.DB, destination, to string, options 
 // that is only late from writing on. The slot is dropped at once, whatever becomes of the transaction: so last.
 func abandon(ctx context.Context, tx pgx.Tx, destination string, dry bool) error {
 	tag, err := tx.Exec(ctx, `UPDATE outbox.cursors SET epoch = epoch + 1, updated_at = clock_timestamp()
-		WHERE destination = $1 AND shard_group = 0 AND NOT (`+schema.Leased+`)`, destination)
+		WHERE destination = $1 AND shard_group = 0 AND NOT (`+schema.LeasedSQL+`)`, destination)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func awaitHandover(ctx context.Context, db admin.DB, destination, to string, obs
 		var streams, slot, owned bool
 		var oldest *string
 		err := admin.Read(ctx, db, func(tx pgx.Tx) error {
-			return tx.QueryRow(ctx, `SELECT p.position IS NOT NULL, s.slot_name IS NOT NULL, `+schema.Leased+`,
+			return tx.QueryRow(ctx, `SELECT p.position IS NOT NULL, s.slot_name IS NOT NULL, `+schema.LeasedSQL+`,
 				(SELECT format('process %s has a transaction open since %s', a.pid, date_trunc('second', a.xact_start))
 					FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 1)
 				FROM outbox.slots p

@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Moved is what Move did, or would do.
+// Moved is the result of Move.
 type Moved struct {
 	Destination string   `json:"destination"`
 	From        []string `json:"from"`
@@ -59,7 +59,7 @@ func Move(ctx context.Context, db admin.DB, name string, action admin.Action) (M
 // delivererSQL finds relays that deliver: those that are refused, or can't work with the database, don't.
 const delivererSQL = `
 SELECT DISTINCT owner FROM (
-	SELECT owner, state FROM outbox.cursors WHERE destination = $1 AND ` + schema.Leased + `
+	SELECT owner, state FROM outbox.cursors WHERE destination = $1 AND ` + schema.LeasedSQL + `
 	UNION ALL SELECT owner, state FROM outbox.tables WHERE destination = $1
 	AND session IN (SELECT application_name FROM pg_stat_activity WHERE datname = current_database())) d
 WHERE owner <> $2 AND state <> 'broken' ORDER BY owner`

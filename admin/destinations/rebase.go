@@ -18,7 +18,7 @@ import (
 // ErrNothingToRebase means that the destination's cursor and all rows are of this cluster.
 var ErrNothingToRebase = errors.New("cursor and messages are of this cluster: there is nothing to rebase")
 
-// Rebased is what Rebase did for a destination.
+// Rebased is the result of Rebase for one destination.
 type Rebased struct {
 	Destination string `json:"destination"`
 	Held        int64  `json:"held"` // messages that became holds, to be delivered at once
@@ -85,7 +85,7 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, action admin.Act
 	tables := make(map[string]*ids)
 	behind := false
 	for _, table := range []string{schema.OutboxMessages, schema.InboxMessages} {
-		i, err := tellApart(ctx, tx, table, foreign)
+		i, err := newIDs(ctx, tx, table, foreign)
 		if err != nil {
 			return nil, err
 		}
@@ -107,14 +107,14 @@ func rebase(ctx context.Context, tx pgx.Tx, destination string, action admin.Act
 	var report []Rebased
 	for _, c := range all {
 		// Where ids move, the place that a cursor has among them means nothing any more.
-		i := tables[schema.MessagesOf(c.Destination)]
+		i := tables[schema.TableOf(c.Destination)]
 		c.moved = c.foreign || i.shift > 0
 		held, err := holdUndelivered(ctx, tx, &c, i, here)
 		if err != nil {
 			return nil, err
 		}
 		if c.moved {
-			if _, err := tx.Exec(ctx, standHereSQL, c.Destination, c.Group, here); err != nil {
+			if _, err := tx.Exec(ctx, moveCursorSQL, c.Destination, c.Group, here); err != nil {
 				return nil, fmt.Errorf("move the cursor of destination %q: %w", c.Destination, err)
 			}
 		}
@@ -227,7 +227,7 @@ func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, i *ids, h
 		window = c.Position.Windows[0]
 	}
 	first, last := schema.Shards(c.Group, c.Groups)
-	tag, err := tx.Exec(ctx, i.of(holdUndeliveredSQL), i.now, i.end, c.Destination, first, last, c.moved, c.foreign,
+	tag, err := tx.Exec(ctx, i.withTable(holdUndeliveredSQL), i.now, i.end, c.Destination, first, last, c.moved, c.foreign,
 		c.Position.Prev, c.Position.LastID, window, here, i.shift, c.Group)
 	if err != nil {
 		return 0, fmt.Errorf("hold what destination %q has not delivered: %w", c.Destination, err)
@@ -235,9 +235,8 @@ func holdUndelivered(ctx context.Context, tx pgx.Tx, c *rebasedCursor, i *ids, h
 	return tag.RowsAffected(), nil
 }
 
-// standHereSQL puts a cursor behind everything that there is. The epoch grows: no relay of the past may
-// write it.
-const standHereSQL = `
+// moveCursorSQL puts a cursor behind all rows. The epoch grows, so that no relay of the past can write it.
+const moveCursorSQL = `
 UPDATE outbox.cursors SET prev = $3::text::pg_snapshot, windows = '{}', last_id = 0, epoch = epoch + 1, lease_until = '-infinity',
 	system_identifier = (SELECT s.system_identifier FROM pg_control_system() s), updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2`

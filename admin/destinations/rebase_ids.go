@@ -29,7 +29,7 @@ const cameSQL = `($1::bigint - (($1::bigint - m.xmin::text::bigint) & 4294967295
 
 const endSQL = `
 WITH s AS (
-	SELECT least(m.xid, m.came) AS began, m.came, m.id > ` + cursors.LastSQL + ` AND m.id < ` + cursors.Drawn + ` OR m.xid > m.came AS shows
+	SELECT least(m.xid, m.came) AS began, m.came, m.id > ` + cursors.LastSQL + ` AND m.id < ` + cursors.MaxDrawn + ` OR m.xid > m.came AS shows
 	FROM (SELECT m.id, m.xid::text::bigint AS xid, ` + cameSQL + ` AS came FROM outbox.messages m) m
 	WHERE m.xid <> m.came OR m.id > ` + cursors.LastSQL + `
 ), last AS (
@@ -41,33 +41,33 @@ WITH s AS (
 )
 SELECT coalesce(max(j.came), 0) FROM joined j, last WHERE j.island <= (SELECT max(i.island) FROM joined i, last WHERE i.began <= last.came)`
 
-// newSQL is whether a row m was written here since.
-const newSQL = `(m.id < ` + cursors.Drawn + ` AND ` + cameSQL + ` > $2::bigint)`
+// newSQL is the condition that a row m was written here since.
+const newSQL = `(m.id < ` + cursors.MaxDrawn + ` AND ` + cameSQL + ` > $2::bigint)`
 
 // spanSQL finds the greatest id of the old rows, the least of the new ones, and whether ids repeat or are beyond the
 // sequence. What waits or is dead counts as old, unless its row is new.
 const spanSQL = `
 WITH kept AS (
 	SELECT k.id FROM (SELECT destination, id, message_id FROM outbox.holds UNION ALL SELECT destination, id, message_id FROM outbox.dead_letters) k
-	WHERE starts_with(k.destination, 'inbox:') = $3 AND k.id < ` + cursors.Drawn + `
+	WHERE starts_with(k.destination, 'inbox:') = $3 AND k.id < ` + cursors.MaxDrawn + `
 	AND NOT EXISTS (SELECT FROM outbox.messages m WHERE m.message_id = k.message_id AND m.id = k.id AND ` + newSQL + `)
 ), span AS (
 	SELECT greatest(max(m.id) FILTER (WHERE NOT ` + newSQL + `), (SELECT max(id) FROM kept), 0) AS old,
 		min(m.id) FILTER (WHERE ` + newSQL + `) AS new, count(*) > count(DISTINCT m.id) AS repeat
-	FROM outbox.messages m WHERE m.id < ` + cursors.Drawn + `
+	FROM outbox.messages m WHERE m.id < ` + cursors.MaxDrawn + `
 )
 SELECT old > ` + cursors.LastSQL + `, CASE WHEN new <= old AND (repeat OR old > ` + cursors.LastSQL + `) THEN old ELSE 0 END FROM span`
 
-// tellApart looks at a table. foreign means that there are cursors or messages of another cluster. The
-// tables are locked against writers.
-func tellApart(ctx context.Context, tx pgx.Tx, table string, foreign bool) (ids, error) {
+// newIDs finds out which rows of a table are old and which are new. foreign means that there are cursors or messages of
+// another cluster. The tables must be locked against writers.
+func newIDs(ctx context.Context, tx pgx.Tx, table string, foreign bool) (ids, error) {
 	i := ids{table: table}
 	err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&i.now)
 	if err == nil {
-		err = tx.QueryRow(ctx, i.of(endSQL), i.now, foreign).Scan(&i.end)
+		err = tx.QueryRow(ctx, i.withTable(endSQL), i.now, foreign).Scan(&i.end)
 	}
 	if err == nil {
-		err = tx.QueryRow(ctx, i.of(spanSQL), i.now, i.end, table == schema.InboxMessages).Scan(&i.behind, &i.shift)
+		err = tx.QueryRow(ctx, i.withTable(spanSQL), i.now, i.end, table == schema.InboxMessages).Scan(&i.behind, &i.shift)
 	}
 	if err != nil {
 		return i, fmt.Errorf("tell the ids in %s apart: %w", table, err)
@@ -75,7 +75,8 @@ func tellApart(ctx context.Context, tx pgx.Tx, table string, foreign bool) (ids,
 	return i, nil
 }
 
-func (i *ids) of(sql string) string { return schema.Reading(i.table, sql) }
+// withTable is [schema.WithTable] for the table.
+func (i *ids) withTable(sql string) string { return schema.WithTable(i.table, sql) }
 
 // moveKept moves the ids of new messages that are held or dead behind the old ones.
 func (i *ids) moveKept(ctx context.Context, tx pgx.Tx) error {
@@ -83,7 +84,7 @@ func (i *ids) moveKept(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	for _, kept := range []string{"outbox.holds", "outbox.dead_letters"} {
-		_, err := tx.Exec(ctx, i.of(`UPDATE `+kept+` k SET id = k.id + $3::bigint FROM outbox.messages m
+		_, err := tx.Exec(ctx, i.withTable(`UPDATE `+kept+` k SET id = k.id + $3::bigint FROM outbox.messages m
 			WHERE m.message_id = k.message_id AND m.id = k.id AND starts_with(k.destination, 'inbox:') = $4 AND `+newSQL),
 			i.now, i.end, i.shift, i.table == schema.InboxMessages)
 		if err != nil {
@@ -96,15 +97,15 @@ func (i *ids) moveKept(ctx context.Context, tx pgx.Tx) error {
 // move does so in the table, whose rows are all old after it, and sets the sequence behind all.
 func (i *ids) move(ctx context.Context, tx pgx.Tx) error {
 	if i.shift > 0 {
-		_, err := tx.Exec(ctx, i.of(`UPDATE outbox.messages m SET id = m.id + $3::bigint WHERE `+newSQL), i.now, i.end, i.shift)
+		_, err := tx.Exec(ctx, i.withTable(`UPDATE outbox.messages m SET id = m.id + $3::bigint WHERE `+newSQL), i.now, i.end, i.shift)
 		if err != nil {
 			return fmt.Errorf("move ids behind those of before: %w", err)
 		}
 	}
-	greatest := `(SELECT greatest((SELECT max(id) FROM outbox.messages WHERE id < ` + cursors.Drawn + `),
-		(SELECT max(id) FROM outbox.holds WHERE starts_with(destination, 'inbox:') = $1 AND id < ` + cursors.Drawn + `),
-		(SELECT max(id) FROM outbox.dead_letters WHERE starts_with(destination, 'inbox:') = $1 AND id < ` + cursors.Drawn + `)))`
-	return catchUp(ctx, tx, i.table+"_id_seq", i.of(greatest), i.table == schema.InboxMessages)
+	greatest := `(SELECT greatest((SELECT max(id) FROM outbox.messages WHERE id < ` + cursors.MaxDrawn + `),
+		(SELECT max(id) FROM outbox.holds WHERE starts_with(destination, 'inbox:') = $1 AND id < ` + cursors.MaxDrawn + `),
+		(SELECT max(id) FROM outbox.dead_letters WHERE starts_with(destination, 'inbox:') = $1 AND id < ` + cursors.MaxDrawn + `)))`
+	return catchUp(ctx, tx, i.table+"_id_seq", i.withTable(greatest), i.table == schema.InboxMessages)
 }
 
 // catchUp sets a sequence to the number that sql finds, if it is behind. That stays if the transaction fails, and does

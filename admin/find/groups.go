@@ -11,7 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// DeadGroup are dead letters of one destination and topic whose errors differ in ids, numbers and quoted names alone.
+// DeadGroup counts dead letters of one destination and topic whose errors are equal but for ids, numbers and quoted
+// names.
 type DeadGroup struct {
 	Destination string `json:"destination"`
 	Topic       string `json:"topic"`
@@ -29,7 +30,7 @@ type DeadGroup struct {
 	MessageID outbox.ID `json:"message_id"`
 }
 
-// DeadGroups are the groups of what was looked at.
+// DeadGroups is the result of grouping dead letters.
 type DeadGroups struct {
 	Groups []DeadGroup `json:"groups"`
 	// Looked is how many dead letters were counted; Partial means that there are more.
@@ -37,7 +38,7 @@ type DeadGroups struct {
 	Partial bool  `json:"partial,omitempty"`
 }
 
-// GroupDead groups what s selects of the dead letters by cause, the largest group first: at most 200 groups of 100,000
+// GroupDead groups the dead letters that s selects by cause, the largest group first: at most 200 groups of 100,000
 // dead letters.
 func GroupDead(ctx context.Context, db admin.DB, s Selection) (g DeadGroups, err error) {
 	if s.Blocked {

@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// HeldLane is a lane with messages that are set aside: its head, and how many there are.
+// HeldLane is a lane whose messages wait in the database: its head, and how many there are.
 type HeldLane struct {
 	Destination string      `json:"destination"`
 	Lane        string      `json:"lane"`     // the ordering key, or the id of a message without one
@@ -58,7 +58,7 @@ FROM heads h WHERE ($4 = '' OR lane = $4) AND (NOT $5 OR retry_at = 'infinity') 
 // laneCounted is how many messages of a lane are counted: a page has up to a thousand lanes.
 const laneCounted = 1000
 
-// Holds lists lanes with messages that are set aside, by destination and lane.
+// Holds lists lanes whose messages wait in the database, by destination and lane.
 func Holds(ctx context.Context, db admin.DB, f HoldFilter) (list []HeldLane, err error) {
 	lane := ""
 	if f.Key != "" {

@@ -49,17 +49,17 @@ type MessageFilter struct {
 	Transaction int64       `json:"transaction,omitempty"`  // the xid
 }
 
-// Everything reports whether nothing is named: f selects all there is.
+// Everything reports whether f has no condition: it selects all messages.
 func (f MessageFilter) Everything() bool {
 	return !f.indexed() && f.Topic == "" && f.Since.IsZero() && f.Until.IsZero() && f.Header == ""
 }
 
-// indexed reports whether an index leads to what is searched for. Otherwise rows are looked at one after the other.
+// indexed reports whether an index leads to the messages. Otherwise rows are read one after the other.
 func (f MessageFilter) indexed() bool {
 	return len(f.MessageIDs) > 0 || f.Key != "" || f.Transaction > 0
 }
 
-// Conditions collects the conditions of a statement with their arguments.
+// Conditions builds the WHERE clause of a statement and its arguments.
 type Conditions struct {
 	Text string
 	Args []any
@@ -75,7 +75,7 @@ func (c *Conditions) add(condition string, args ...any) {
 	c.Text += " AND " + fmt.Sprintf(condition, numbers...)
 }
 
-// Match adds what f asks of a row m of outbox.messages.
+// Match adds the conditions of f on a row m of outbox.messages.
 func (c *Conditions) Match(f MessageFilter) {
 	if len(f.MessageIDs) > 0 {
 		c.add("m.message_id = ANY ($%d::text[]::uuid[])", admin.IDTexts(f.MessageIDs))
@@ -135,7 +135,7 @@ var messageColumns = `m.id, m.message_id::text, ` + admin.Readable("m.topic") + 
 	admin.Readable("coalesce(nullif(m.key, ''), nullif(m.aggregate_id, ''), '')") + `, ` + admin.Readable("coalesce(m.aggregate_type, '')") + `, ` +
 	admin.Readable("coalesce(m.aggregate_id, '')") + `, ` + admin.Readable("coalesce(m.event_type, '')") + `, ` + admin.Readable("coalesce(m.content_type, '')") + `,
 	` + admin.ReadableJSON("m.headers") + `,
-	` + admin.Moment("m.created_at") + ", " + admin.Moment("m.deliver_at") + `, %s`
+	` + admin.JSONTime("m.created_at") + ", " + admin.JSONTime("m.deliver_at") + `, %s`
 
 // messageNeeds are the columns that messageColumns take, and those of the order. Not every role may read the payload.
 const messageNeeds = `m.xid, m.id, m.message_id, m.topic, m.key, m.aggregate_type, m.aggregate_id, m.event_type, m.content_type, m.headers,
@@ -155,12 +155,12 @@ func scanMessage(row pgx.CollectableRow, more ...any) (m Message, err error) {
 	return m, err
 }
 
-// walked is how many rows of a segment one statement looks at when no index leads to the messages. It bounds what a
-// search loses when its time is over in the middle.
-const walked = 5_000
+// rowsPerStep is how many rows of a segment one statement reads when no index leads to the messages. It bounds the work
+// that is lost when the search's time ends within a statement.
+const rowsPerStep = 5_000
 
-// latest is after every transaction and every position.
-const latest = "9223372036854775807"
+// newest is beyond every transaction id and every position.
+const newest = "9223372036854775807"
 
 // Messages searches in the segments of outbox.messages for f.Within, and returns how far it has come. By message
 // id, key and transaction it is led by indexes. Otherwise it looks at one message after the other. It reads no payload.
@@ -188,7 +188,7 @@ func findMessages(ctx context.Context, tx pgx.Tx, f Search) (FoundMessages, erro
 		return found, err
 	}
 	// The order of the segments is that in which they are written to, backwards. It is the same on every page.
-	first, at, id := current, latest, int64(1<<63-1)
+	first, at, id := current, newest, int64(1<<63-1)
 	if f.AfterTransaction > 0 {
 		first, at, id = f.AfterSegment, fmt.Sprint(f.AfterTransaction), f.AfterPosition
 	}
@@ -198,7 +198,7 @@ func findMessages(ctx context.Context, tx pgx.Tx, f Search) (FoundMessages, erro
 		segment := (first - i + schema.SegmentCount) % schema.SegmentCount
 		for done := false; !done; {
 			next := fmt.Sprintf("%d:%s:%d", segment, at, id)
-			part, err := f.part(ctx, tx, segment, at, id, limit-len(found.Messages), time.Until(deadline))
+			part, err := f.step(ctx, tx, segment, at, id, limit-len(found.Messages), time.Until(deadline))
 			if sqlstate.Of(err) == queryCanceled && ctx.Err() == nil {
 				found.Next, found.Seconds = next, time.Since(begin).Seconds()
 				return found, nil
@@ -216,7 +216,7 @@ func findMessages(ctx context.Context, tx pgx.Tx, f Search) (FoundMessages, erro
 			}
 		}
 		found.Segments++
-		at, id = latest, 1<<63-1
+		at, id = newest, 1<<63-1
 		if len(found.Messages) >= limit && i+1 < steps {
 			following := (segment - 1 + schema.SegmentCount) % schema.SegmentCount
 			found.Next, found.Seconds = fmt.Sprintf("%d:%s:%d", following, at, id), time.Since(begin).Seconds()
@@ -229,8 +229,8 @@ func findMessages(ctx context.Context, tx pgx.Tx, f Search) (FoundMessages, erro
 
 const queryCanceled = "57014"
 
-// part is what one step of a search found, and where the next one begins.
-type part struct {
+// step is the result of one statement of a search, and where the next one begins.
+type step struct {
 	messages []Message
 	looked   int64
 	at       string
@@ -238,9 +238,9 @@ type part struct {
 	done     bool // nothing of the segment is left
 }
 
-// part looks at a part of a segment, at or before the given place, for at most the given time.
-func (f Search) part(ctx context.Context, tx pgx.Tx, segment int, at string, id int64, limit int,
-	left time.Duration) (p part, err error) {
+// step searches a part of a segment, at or before the given transaction and position, for at most the given time.
+func (f Search) step(ctx context.Context, tx pgx.Tx, segment int, at string, id int64, limit int,
+	left time.Duration) (p step, err error) {
 	step, err := tx.Begin(ctx) // a statement that takes too long undoes this savepoint alone
 	if err != nil {
 		return p, err
@@ -266,8 +266,8 @@ func (f Search) part(ctx context.Context, tx pgx.Tx, segment int, at string, id 
 		var lastID *int64
 		err = step.QueryRow(ctx, `SELECT count(*), (array_agg(w.xid::text ORDER BY w.xid, w.id))[1], (array_agg(w.id ORDER BY w.xid, w.id))[1]
 			FROM (SELECT m.xid, m.id FROM outbox.messages m WHERE m.segment = $1 AND (m.xid, m.id) < ($2::text::xid8, $3::bigint)
-				ORDER BY m.xid DESC, m.id DESC LIMIT $4) w`, segment, at, id, walked).Scan(&p.looked, &last, &lastID)
-		if p.done = p.looked < walked; last != nil {
+				ORDER BY m.xid DESC, m.id DESC LIMIT $4) w`, segment, at, id, rowsPerStep).Scan(&p.looked, &last, &lastID)
+		if p.done = p.looked < rowsPerStep; last != nil {
 			p.at, p.id = *last, *lastID
 			where.add("(m.xid, m.id) >= ($%d::text::xid8, $%d::bigint)", *last, *lastID)
 		}
@@ -304,25 +304,25 @@ func (f Search) part(ctx context.Context, tx pgx.Tx, segment int, at string, id 
 
 // States of a message at a destination.
 const (
-	// AtWaiting: the destination's cursor has not passed it.
-	AtWaiting = "waiting"
-	// AtDelivered: the broker has accepted it.
-	AtDelivered = "delivered"
-	// AtUnselected: the destination doesn't select it, or would not if it came now.
-	AtUnselected = "not selected"
-	// AtDiscarded: an operator discarded it.
-	AtDiscarded = "discarded"
-	// AtPassed: the cursor has passed it and nothing is left of it, and it isn't known which of the three above is
+	// StateWaiting: the destination's cursor has not passed it.
+	StateWaiting = "waiting"
+	// StateDelivered: the broker has accepted it.
+	StateDelivered = "delivered"
+	// StateUnselected: the destination doesn't select it, or would not if it came now.
+	StateUnselected = "not selected"
+	// StateDiscarded: an operator discarded it.
+	StateDiscarded = "discarded"
+	// StatePassed: the cursor has passed it and nothing is left of it, and it isn't known which of the three above is
 	// true: what the destination selected then is not recorded, or a rule leaves messages out, or it is long ago.
-	AtPassed  = "passed"
-	AtHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
-	AtBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does
-	AtDead    = "dead"
-	// AtUnknown: the cursor is from another cluster, or the row of the message is gone.
-	AtUnknown = "unknown"
+	StatePassed  = "passed"
+	StateHeld    = "held"    // set aside, to be tried again, or behind a message of its key that is
+	StateBlocked = "blocked" // it waits for an operator, or is behind a message of its key that does
+	StateDead    = "dead"
+	// StateUnknown: the cursor is from another cluster, or the row of the message is gone.
+	StateUnknown = "unknown"
 )
 
-// Arrival is what became of a message at one destination.
+// Arrival is the state of a message at one destination.
 type Arrival struct {
 	Destination string    `json:"destination"`
 	State       string    `json:"state"`
@@ -332,7 +332,7 @@ type Arrival struct {
 	Due         time.Time `json:"due,omitzero"` // of the head of a held lane
 }
 
-// MessageLife is a message and what became of it.
+// MessageLife is a message with its state at each destination.
 type MessageLife struct {
 	Message
 	CommittedAt  time.Time `json:"committed_at,omitzero"` // zero unless the server has track_commit_timestamp
@@ -350,7 +350,7 @@ func ShowMessage(ctx context.Context, db admin.DB, id outbox.ID, payload bool) (
 		if err != nil {
 			return err
 		}
-		aside, err := setAside(ctx, tx, id, payload)
+		aside, err := readHeldOrDead(ctx, tx, id, payload)
 		if err != nil {
 			return err
 		}
@@ -390,14 +390,14 @@ func ShowMessage(ctx context.Context, db admin.DB, id outbox.ID, payload bool) (
 	return lives, nil
 }
 
-// aside is a message that is held or dead at a destination.
-type aside struct {
+// heldOrDead is a message that is held or dead at a destination.
+type heldOrDead struct {
 	Message
 	arrival Arrival
 }
 
-// setAside reads the holds and dead letters with a message id.
-func setAside(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]aside, error) {
+// readHeldOrDead reads the holds and dead letters with a message id.
+func readHeldOrDead(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]heldOrDead, error) {
 	column := "NULL::bytea"
 	if payload {
 		column = "m.payload"
@@ -415,7 +415,7 @@ func setAside(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]asi
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a aside, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (a heldOrDead, err error) {
 		var due *time.Time
 		a.Message, err = scanMessage(row, &a.arrival.Destination, &a.arrival.State, &a.arrival.Attempts, &a.arrival.Error,
 			&a.arrival.Since, &due)
@@ -424,8 +424,8 @@ func setAside(ctx context.Context, tx pgx.Tx, id outbox.ID, payload bool) ([]asi
 	})
 }
 
-// complete adds what became of the message.
-func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []admin.Cursor, all []aside) error {
+// complete adds the message's state at each destination.
+func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []admin.Cursor, all []heldOrDead) error {
 	l.Destinations = []Arrival{}
 	l.TraceID = traceID(l.Headers)
 	at := map[string]bool{}
@@ -453,7 +453,7 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []admin.C
 			continue
 		}
 		at[c.Destination] = true
-		a := Arrival{Destination: c.Destination, State: AtUnknown}
+		a := Arrival{Destination: c.Destination, State: StateUnknown}
 		if l.Transaction != "" && !c.Foreign {
 			var passed bool
 			err := tx.QueryRow(ctx, `SELECT pg_visible_in_snapshot(x, $2::text::pg_snapshot) OR $4::bigint <= $5 AND pg_visible_in_snapshot(x, $3::text::pg_snapshot)
@@ -461,7 +461,7 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []admin.C
 			if err != nil {
 				return err
 			}
-			a.State, err = became(ctx, tx, &c, &l.Message, passed)
+			a.State, err = stateAt(ctx, tx, &c, &l.Message, passed)
 			if err != nil {
 				return err
 			}
@@ -471,15 +471,16 @@ func (l *MessageLife) complete(ctx context.Context, tx pgx.Tx, cursors []admin.C
 	return nil
 }
 
-// became is what a message is at a destination that has set nothing of it aside. Discarded ones are known for a day.
-func became(ctx context.Context, tx pgx.Tx, c *admin.Cursor, m *Message, passed bool) (string, error) {
+// stateAt returns the state of a message at a destination where it is neither held nor dead. Discarded messages are
+// known for a day.
+func stateAt(ctx context.Context, tx pgx.Tx, c *admin.Cursor, m *Message, passed bool) (string, error) {
 	selected := c.Settings.Wants(&outbox.Message{Topic: m.Topic, EventType: m.EventType, AggregateType: m.AggregateType,
 		ContentType: m.ContentType, Headers: admin.HeadersOf(m.Headers)})
 	switch {
 	case !selected:
-		return AtUnselected, nil
+		return StateUnselected, nil
 	case !passed:
-		return AtWaiting, nil
+		return StateWaiting, nil
 	}
 	var discarded, recent bool
 	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.trash t WHERE t.destination = $1 AND t.id = $2 AND t.message_id = $3::text::uuid),
@@ -488,11 +489,11 @@ func became(ctx context.Context, tx pgx.Tx, c *admin.Cursor, m *Message, passed 
 	case err != nil:
 		return "", err
 	case discarded:
-		return AtDiscarded, nil
+		return StateDiscarded, nil
 	case c.Settings.Selects == nil || c.Settings.Drops || !recent || m.CreatedAt.Before(c.SettingsAt):
-		return AtPassed, nil
+		return StatePassed, nil
 	}
-	return AtDelivered, nil
+	return StateDelivered, nil
 }
 
 // traceID is the trace's id in the header traceparent, by W3C's trace context.
@@ -507,8 +508,8 @@ func traceID(headers json.RawMessage) string {
 	return trace.TraceID
 }
 
-// Place reads the place where a search ended, as FoundMessages.Next has it.
-func Place(text string) (f Search, err error) {
+// ParseNext reads where the search before ended, as FoundMessages.Next has it.
+func ParseNext(text string) (f Search, err error) {
 	var rest string
 	n, _ := fmt.Sscanf(text, "%d:%d:%d%s", &f.AfterSegment, &f.AfterTransaction, &f.AfterPosition, &rest)
 	if n != 3 || f.AfterSegment < 0 || f.AfterSegment >= schema.SegmentCount || f.AfterTransaction <= 0 {

@@ -37,8 +37,8 @@ func (d *database) find(f Search) FoundMessages {
 func TestMessagesAreFoundByWhatIsKnownOfThem(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	d.Messages(2 * walked * 2) // several steps of a search in each segment
-	const n = 2 * walked * 2
+	d.Messages(2 * rowsPerStep * 2) // several steps of a search in each segment
+	const n = 2 * rowsPerStep * 2
 	minute := time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		filter MessageFilter
@@ -121,7 +121,7 @@ func TestASearchByHeaderBearsHeadersThatCanNotBeRead(t *testing.T) {
 func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 	t.Parallel()
 	d := setup(t)
-	const n = 4 * walked
+	const n = 4 * rowsPerStep
 	d.Messages(n)
 	for name, f := range map[string]Search{"walk": {Limit: 1000}, "index": {MessageFilter: MessageFilter{Key: "k3"}, Limit: 700}} {
 		want, seen := n, map[string]bool{}
@@ -139,7 +139,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 			if found.Complete {
 				break
 			}
-			next, err := Place(found.Next)
+			next, err := ParseNext(found.Next)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +157,7 @@ func TestASearchTellsHowFarItCameAndGoesOnThere(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	d.MustExec(`COMMIT`)
-	if _, err := Place("9:1:1"); err == nil {
+	if _, err := ParseNext("9:1:1"); err == nil {
 		t.Error("a segment that doesn't exist is a place")
 	}
 }
@@ -185,7 +185,7 @@ func TestOneMessagesLifeIsShown(t *testing.T) {
 	for _, a := range l.Destinations {
 		got[a.Destination] = a.State
 	}
-	want := map[string]string{"passes": AtPassed, "waits": AtWaiting, "holds": AtHeld, "blocks": AtBlocked, "buries": AtDead}
+	want := map[string]string{"passes": StatePassed, "waits": StateWaiting, "holds": StateHeld, "blocks": StateBlocked, "buries": StateDead}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -17,8 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Selection names dead letters. Fields that are set must all match; one that selects nothing in
-// particular needs All.
+// Selection selects dead letters. Fields that are set must all match; without any, All must be set.
 type Selection struct {
 	// Blocked selects, instead of dead letters, the messages that keep their lanes held until an
 	// operator acts (the policy "block").
@@ -60,7 +59,7 @@ func (s Selection) Validate() error {
 	return nil
 }
 
-// Everything reports whether nothing is named: s selects all there is.
+// Everything reports whether s has no condition: it selects all dead letters.
 func (s Selection) Everything() bool {
 	return len(s.MessageIDs) == 0 && len(s.Positions) == 0 && s.Destination == "" && s.Topic == "" && s.Key == "" &&
 		s.Reason == "" && s.Fingerprint == "" && s.Before.IsZero()
@@ -69,7 +68,7 @@ func (s Selection) Everything() bool {
 // Named reports whether s names messages one by one.
 func (s Selection) Named() bool { return len(s.MessageIDs)+len(s.Positions) > 0 }
 
-// Table is the table that has what s selects.
+// Table returns the table that has the selected rows.
 func (s Selection) Table() string {
 	if s.Blocked {
 		return "outbox.holds"
@@ -80,8 +79,8 @@ func (s Selection) Table() string {
 	return "outbox.dead_letters"
 }
 
-// At is when a row of the table came there.
-func (s Selection) At() string {
+// TimeColumn returns the column with the time at which a row came into [Selection.Table].
+func (s Selection) TimeColumn() string {
 	if s.Blocked {
 		return "held_at"
 	}
@@ -91,8 +90,8 @@ func (s Selection) At() string {
 	return "dead_at"
 }
 
-// Kind is the word for one of what s selects.
-func (s Selection) Kind() string {
+// Noun returns what one selected row is called in messages: "dead letter", "blocked message".
+func (s Selection) Noun() string {
 	switch {
 	case s.Blocked:
 		return "blocked message"
@@ -104,7 +103,7 @@ func (s Selection) Kind() string {
 	return "dead letter"
 }
 
-// Where is the condition for args.
+// Where returns the condition on a row, with the parameters of [Selection.Args].
 func (s Selection) Where() string {
 	const common = `($1::uuid[] IS NULL OR message_id = ANY ($1)) AND ($2::bigint[] IS NULL OR id = ANY ($2))
 		AND ($3::text IS NULL OR destination = $3) AND ($4::text IS NULL OR topic = $4) AND ($5::text IS NULL OR lane = $5)`
@@ -163,7 +162,7 @@ func (s Selection) Detail() map[string]any {
 	return d
 }
 
-// DeadLetter is a message that was set aside, or one that keeps its lane held.
+// DeadLetter is a message that will not be tried again, or a blocked one that keeps its lane held.
 type DeadLetter struct {
 	Destination   string          `json:"destination"`
 	Position      int64           `json:"position"`
@@ -270,7 +269,7 @@ func ReadDeadLetters(ctx context.Context, tx pgx.Tx, s Selection, page Page) ([]
 	})
 }
 
-// Original is what an edit can change of a message, as it was written.
+// Original is the part of a message that an edit can change, as it was first written.
 type Original struct {
 	Topic       string          `json:"topic"`
 	EventType   string          `json:"event_type,omitempty"`

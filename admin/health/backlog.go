@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Backlog is what one cursor has not passed yet.
+// Backlog describes the messages that one cursor has not passed yet.
 type Backlog struct {
 	Destination string `json:"destination"`
 	ShardGroup  int    `json:"shard_group"`
@@ -85,9 +85,9 @@ const pendingParts = `
 	 WHERE xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip($1::pg_snapshot) x WHERE NOT pg_visible_in_snapshot(x, $2::pg_snapshot)))
 	   AND shard BETWEEN $4::smallint AND $5::smallint %[2]s %[1]s)`
 
-// examined bounds the rows of an index that the first part looks at. examinedMore is whether there are more.
+// examinedRows bounds the rows of an index that the first part looks at. examinedMore is whether there are more.
 const (
-	examined     = 20_000
+	examinedRows = 20_000
 	inWindow     = `xid >= pg_snapshot_xmax($1::pg_snapshot) AND xid < pg_snapshot_xmax($2::pg_snapshot)`
 	examinedMore = `EXISTS (SELECT FROM outbox.messages WHERE ` + inWindow + ` %[2]s OFFSET %[3]d)`
 )
@@ -107,20 +107,20 @@ func ReadBacklog(ctx context.Context, tx pgx.Tx, c *admin.Cursor) (Backlog, erro
 	var oldest *time.Time
 	var lowest, newest int64
 	var more bool
-	err := tx.QueryRow(ctx, c.Reading(fmt.Sprintf(`
+	err := tx.QueryRow(ctx, c.WithTable(fmt.Sprintf(`
 		WITH pending AS MATERIALIZED (`+pendingParts+`),
 		     oldest AS (SELECT xid, id FROM pending ORDER BY id LIMIT 1)
 		SELECT (SELECT count(*) FROM pending),
-		       (SELECT `+admin.Moment("m.created_at")+` FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
+		       (SELECT `+admin.JSONTime("m.created_at")+` FROM outbox.messages m WHERE m.xid = (SELECT xid FROM oldest) AND m.id = (SELECT id FROM oldest) LIMIT 1),
 		       coalesce((SELECT id FROM oldest), 0),
 		       coalesce((SELECT m.id FROM outbox.messages m ORDER BY m.xid DESC, m.id DESC LIMIT 1), 0),
-		       `+examinedMore, fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examined, "")),
+		       `+examinedMore, fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examinedRows, "")),
 		c.Args()...).Scan(&b.Pending.N, &oldest, &lowest, &newest, &more)
 	if err != nil {
 		return failed(err)
 	}
 	if more && b.Pending.N == 0 {
-		if err := tx.QueryRow(ctx, c.Reading(pendingInWindow), c.Args()...).Scan(&more); err != nil {
+		if err := tx.QueryRow(ctx, c.WithTable(pendingInWindow), c.Args()...).Scan(&more); err != nil {
 			return failed(err)
 		}
 		if more {
@@ -139,7 +139,7 @@ func ReadBacklog(ctx context.Context, tx pgx.Tx, c *admin.Cursor) (Backlog, erro
 		b.Pending.N = max(b.Pending.N, (newest-lowest+1)/int64(c.Groups))
 	}
 	if b.Pending.N > 0 && c.Settings.Filters() {
-		if err := narrow(ctx, tx, c, &b); err != nil {
+		if err := countSelected(ctx, tx, c, &b); err != nil {
 			return failed(err)
 		}
 	}
@@ -153,14 +153,14 @@ const (
 	sampledPages = 200
 )
 
-// narrow leaves out of a backlog what the destination doesn't select. Where headers don't decide it looks at
-// everything that is counted. Otherwise it looks at a sample. What a sample lacks may wait nevertheless: so the backlog
-// isn't empty then, and its age is that of the oldest message, selected or not.
-func narrow(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
+// countSelected leaves out of a backlog what the destination doesn't select. Unless headers decide it, all counted
+// messages are looked at. Otherwise a sample is. Since messages that the sample lacks may wait nevertheless, the
+// backlog isn't empty then, and its age is that of the oldest message, selected or not.
+func countSelected(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
 	seen, wanted := int64(0), int64(0)
 	var oldest time.Time
 	look := func(sql string, args ...any) error {
-		rows, err := tx.Query(ctx, c.Reading(sql), args...)
+		rows, err := tx.Query(ctx, c.WithTable(sql), args...)
 		if err != nil {
 			return err
 		}
@@ -182,10 +182,10 @@ func narrow(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
 	columns := admin.Readable("topic") + ", " + admin.Readable("coalesce(event_type, '')") + ", " +
 		admin.Readable("coalesce(aggregate_type, '')") + ", " +
 		admin.Readable("coalesce(content_type, '')")
-	each := columns + ", NULL::text, 1::bigint, " + admin.Moment("created_at")
+	each := columns + ", NULL::text, 1::bigint, " + admin.JSONTime("created_at")
 	if c.Settings.ByHeaders() {
 		each = columns + ", CASE WHEN " + admin.Readable("headers::text") + " = headers::text THEN headers::text END, 1::bigint, " +
-			admin.Moment("created_at")
+			admin.JSONTime("created_at")
 	}
 	var err error
 	switch {
@@ -193,7 +193,7 @@ func narrow(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
 		first, last := schema.Shards(c.Group, c.Groups)
 		var pages int64
 		err = tx.QueryRow(ctx, `SELECT coalesce(sum(pg_relation_size(i.inhrelid)), 0) / 8192 FROM pg_inherits i WHERE i.inhparent = $1::text::regclass`,
-			schema.MessagesOf(c.Destination)).Scan(&pages)
+			schema.TableOf(c.Destination)).Scan(&pages)
 		if err == nil { // REPEATABLE: the next look has the same pages, so that its answer is the same
 			share := min(100, 100*float64(sampledPages)/float64(max(pages, 1)))
 			err = look(`SELECT `+each+` FROM outbox.messages TABLESAMPLE SYSTEM ($6::double precision) REPEATABLE (1)
@@ -203,12 +203,12 @@ func narrow(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
 	case c.Settings.ByHeaders():
 		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
 			SELECT `+each+` FROM (SELECT *, row_number() OVER (ORDER BY id) AS n, count(*) OVER () AS total FROM pending) p
-			WHERE n %% greatest(total / %[5]d, 1) = 0`, fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examined, decidingColumns+", headers", sampledRows),
+			WHERE n %% greatest(total / %[5]d, 1) = 0`, fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examinedRows, decidingColumns+", headers", sampledRows),
 			c.Args()...)
 	default:
 		err = look(fmt.Sprintf(`WITH pending AS MATERIALIZED (`+pendingParts+`)
-			SELECT `+columns+`, NULL::text, count(*), min(`+admin.Moment("created_at")+`) FROM pending GROUP BY topic, event_type, aggregate_type, content_type`,
-			fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examined, decidingColumns), c.Args()...)
+			SELECT `+columns+`, NULL::text, count(*), min(`+admin.JSONTime("created_at")+`) FROM pending GROUP BY topic, event_type, aggregate_type, content_type`,
+			fmt.Sprintf("LIMIT %d", admin.CountLimit+1), "", examinedRows, decidingColumns), c.Args()...)
 	}
 	if err != nil || seen == 0 { // of a few messages in a large table, none may be in the sample
 		return err
@@ -225,14 +225,14 @@ func narrow(ctx context.Context, tx pgx.Tx, c *admin.Cursor, b *Backlog) error {
 // decidingColumns are those that filters decide by, besides headers, and the age.
 const decidingColumns = ", topic, event_type, aggregate_type, content_type, created_at"
 
-// waitsFor returns the segments that hold messages which the cursor has not passed; and those with so many of its
-// oldest window that it would take long to see that all are passed.
+// waitsFor returns the segments that hold messages which the cursor has not passed. If its oldest window has so many
+// messages in a segment that a proof would take long, it returns that segment too.
 func waitsFor(ctx context.Context, tx pgx.Tx, c *admin.Cursor) ([]int, error) {
 	of := "AND segment = s.n"
-	rows, err := tx.Query(ctx, c.Reading(fmt.Sprintf(`
+	rows, err := tx.Query(ctx, c.WithTable(fmt.Sprintf(`
 		SELECT s.n FROM generate_series(0, $6::integer - 1) AS s (n)
 		WHERE EXISTS (SELECT FROM (`+pendingParts+`) p) OR `+examinedMore+`
-		ORDER BY s.n`, "LIMIT 1", of, examined, "")), append(c.Args(), schema.SegmentCount)...)
+		ORDER BY s.n`, "LIMIT 1", of, examinedRows, "")), append(c.Args(), schema.SegmentCount)...)
 	if err != nil {
 		return nil, fmt.Errorf("look for the segments that %s needs: %w", c.Destination, err)
 	}
@@ -243,7 +243,7 @@ func waitsFor(ctx context.Context, tx pgx.Tx, c *admin.Cursor) ([]int, error) {
 	return segments, nil
 }
 
-// readWaiting counts what the first destination will begin with.
+// readWaiting counts the messages that the first destination will begin with.
 func (r *Report) readWaiting(ctx context.Context, tx pgx.Tx) error {
 	if slices.ContainsFunc(r.Destinations, func(d Destination) bool { return !strings.HasPrefix(d.Name, schema.InboxPrefix) }) {
 		return nil

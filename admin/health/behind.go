@@ -15,6 +15,8 @@ import (
 // What a strategy waits for. By transaction: the oldest one of the cluster, of those that are open in the snapshot. By
 // number: those that have written to the table, or may have.
 const (
+	// Transactions that a strategy waits for. xmin waits for the oldest open transaction of the cluster. serial waits
+	// for those that have written to the table, or may have.
 	openXIDs = `l.locktype = 'transactionid' AND l.transactionid IN (SELECT x::xid FROM pg_snapshot_xip(pg_current_snapshot()) x)`
 	writesTo = `l.locktype = 'relation' AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -68,7 +70,7 @@ func (d *Destination) countUnread(ctx context.Context, tx pgx.Tx, name mapping.T
 	if err != nil {
 		return err
 	}
-	d.waits(admin.Count{N: n, Estimated: n == newestRows}, admin.Value(oldest))
+	d.addWaiting(admin.Count{N: n, Estimated: n == newestRows}, admin.Value(oldest))
 	if kept > 0 {
 		d.Table.Behind, d.Table.Kept, d.Table.KeptSince = &open[0], admin.Count{N: kept, Estimated: kept == newestRows}, admin.Value(since)
 	}
@@ -85,7 +87,7 @@ func (d *Destination) findLocked(ctx context.Context, tx pgx.Tx, m mapping.Mappi
 	rows := fmt.Sprintf("(SELECT m.xmax, %s AS due FROM %s m WHERE %s LIMIT %d) m", dueOf(m), name, m.Unsettled(), admin.CountLimit)
 	const others = "l.locktype = 'transactionid' AND coalesce(a.application_name, '') NOT LIKE 'outbox %'"
 	t := d.Table
-	return within(ctx, tx, func(tx pgx.Tx) error {
+	return bounded(ctx, tx, func(tx pgx.Tx) error {
 		open, err := openTransactions(ctx, tx, others+" AND l.transactionid = ANY (ARRAY(SELECT DISTINCT m.xmax FROM "+rows+"))")
 		if err != nil || len(open) == 0 {
 			return err

@@ -30,10 +30,10 @@ func (r *Report) readBrokers(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// refusesFor is how long after a refusal it counts as one that goes on: a relay tries again every few seconds.
+// refusesFor is how long a refusal counts as going on: a relay tries again every few seconds.
 const refusesFor = 30 * time.Second
 
-// misdirected is the finding that a relay has another broker than the destination, if one refuses at present.
+// misdirected returns the finding that a relay has another broker than the destination, if a relay refuses at present.
 func (r *Report) misdirected(d *Destination) (f Finding, ok bool) {
 	b := d.Broker
 	if b == nil || len(b.Refused) == 0 || r.At.Sub(b.RefusedAt) > refusesFor {
@@ -46,7 +46,7 @@ func (r *Report) misdirected(d *Destination) (f Finding, ok bool) {
 		Next:   "outbox destinations move " + shell.Word(d.Name)}, true
 }
 
-// otherBroker is for a group whose relay refuses its broker, between two attempts and at the next one too.
+// otherBroker finds a group whose relay refuses its broker, also between two attempts.
 func otherBroker(r *Report, d *Destination, g *Group) (f Finding, ok bool) {
 	if !g.refuses(d.Broker) {
 		return f, false
@@ -61,7 +61,7 @@ func (g *Group) refuses(b *Broker) bool {
 	return !g.Live || g.State == "broken" || b != nil && len(b.Refused) > 0 && g.Owner == b.RefusedBy
 }
 
-// otherBrokerBeside is for a relay that refuses its broker while others deliver all.
+// otherBrokerBeside finds a relay that refuses its broker while other relays deliver everything.
 func otherBrokerBeside(r *Report, d *Destination) (f Finding, ok bool) {
 	if slices.ContainsFunc(d.Groups, func(g Group) bool { return g.refuses(d.Broker) }) {
 		return f, false

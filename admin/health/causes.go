@@ -10,50 +10,53 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-// excuse is the finding on a report that has no more than this.
-func (r *Report) excuse() (Finding, bool) {
+// unreadable returns the reason why the outbox's tables can't be read: a lock, or a right that a relay lacks.
+func (r *Report) unreadable() (Finding, bool) {
 	if len(r.Holders) > 0 {
-		return r.holdUp(r.Holders[0]), true
+		return r.holderFinding(r.Holders[0]), true
 	}
 	for _, relay := range r.Relays {
 		if len(relay.Lacks) > 0 {
-			return relay.lacking(), true
+			return relay.rightsFinding(), true
 		}
 	}
 	return Finding{}, false
 }
 
-func (r *Report) holdUp(h Holder) Finding {
-	f := Finding{State: StateBroken, Since: h.Since, Cause: h.who(r.At) + " has locked what the relay needs",
-		Advice: h.ending()}
+// holderFinding names a transaction that has locked what relays need.
+func (r *Report) holderFinding(h Holder) Finding {
+	f := Finding{State: StateBroken, Since: h.Since, Cause: h.describe(r.At) + " has locked what the relay needs",
+		Advice: h.advice()}
 	if len(r.Holders) > 1 {
 		f.Cause += fmt.Sprintf(", and %d more", len(r.Holders)-1)
 	}
 	return f
 }
 
-func heldUp(r *Report, _ *Destination, g *Group) (Finding, bool) {
+// waitsForLock finds a transaction that has locked what the group's relay needs.
+func waitsForLock(r *Report, _ *Destination, g *Group) (Finding, bool) {
 	for _, h := range r.Holders {
 		// A relay that could not renew its lease has lost it, and is between two attempts.
 		lost := h.Cursors && !g.Live && h.Since.Before(g.LeaseUntil)
 		if r.unread != "" || lost || slices.Contains(h.Relays, g.Owner) {
-			return r.holdUp(h), true
+			return r.holderFinding(h), true
 		}
 	}
 	return Finding{}, false
 }
 
-// powerless goes by the catalogue, for a relay that lacks a right may not be able to write so.
-func powerless(r *Report, d *Destination, g *Group) (Finding, bool) {
+// lacksRights reads the catalogue: a relay without rights can't report that itself.
+func lacksRights(r *Report, d *Destination, g *Group) (Finding, bool) {
 	for _, relay := range r.Relays {
 		if len(relay.Lacks) > 0 && d.Table == nil && (r.unread != "" || relay.Name == g.Owner) {
-			return relay.lacking(), true
+			return relay.rightsFinding(), true
 		}
 	}
 	return Finding{}, false
 }
 
-func (relay Relay) lacking() Finding {
+// rightsFinding names the rights that the relay's role lacks.
+func (relay Relay) rightsFinding() Finding {
 	lacks := strings.Join(relay.Lacks[:min(3, len(relay.Lacks))], ", ")
 	if more := len(relay.Lacks) - 3; more > 0 {
 		lacks += fmt.Sprintf(" and %d more", more)
@@ -62,7 +65,7 @@ func (relay Relay) lacking() Finding {
 		Advice: "as the owner of the schema", Next: "outbox migrate grants --apply --relay " + shell.Word(relay.User)}
 }
 
-// clockApart is from where on two clocks differ by more than what networks and good clocks explain.
+// clockApart is the difference between two clocks from which on one of them must be wrong.
 const clockApart = time.Minute
 
 func clockOff(r *Report, d *Destination) (Finding, bool) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limit is from where on a number is a warning, or critical; zero: never.
+// Limit has the numbers from which on a measure is a warning, and critical; zero: never.
 type Limit struct{ Warning, Critical float64 }
 
 // Limits are checked besides the verdict, for each destination.
@@ -26,7 +26,7 @@ type Measure struct {
 	Critical    float64 `json:"critical,omitempty"`
 }
 
-// Checked is what a monitoring system is told: the verdict, and which limits are exceeded.
+// Checked is the answer to a monitoring system: the verdict, and which limits are exceeded.
 type Checked struct {
 	Result   Result    `json:"result"`
 	Text     string    `json:"text"`

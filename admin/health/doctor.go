@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Weight is how much a symptom matters.
+// Weight is how serious a symptom is.
 type Weight string
 
 const (
@@ -37,7 +37,7 @@ type Symptom struct {
 	Repair string `json:"repair,omitempty"`
 }
 
-// Examination is what the doctor found about a database.
+// Examination is the doctor's report on a database.
 type Examination struct {
 	Database string    `json:"database"`
 	Server   string    `json:"server"` // PostgreSQL's version
@@ -250,7 +250,7 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	rows, err := tx.Query(ctx, `SELECT slot_name::text, coalesce(wal_status, ''),
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) END, 0)::bigint,
 		p.own
-		FROM pg_replication_slots LEFT JOIN (SELECT slot, bool_or(own) AS own FROM (`+placesSQL+`) p GROUP BY slot) p ON p.slot = slot_name
+		FROM pg_replication_slots LEFT JOIN (SELECT slot, bool_or(own) AS own FROM (`+logReadersSQL+`) p GROUP BY slot) p ON p.slot = slot_name
 		WHERE NOT active ORDER BY 1`)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func examineSlots(ctx context.Context, tx pgx.Tx, e *Examination) error {
 }
 
 func examineAttached(ctx context.Context, tx pgx.Tx, e *Examination) error {
-	all, err := schema.Overtaken(ctx, tx)
+	all, err := schema.EarlierTriggers(ctx, tx)
 	for _, o := range all {
 		e.advise("attached", WeightRisk, "rename it, or run outbox attach again if ours has its former name:",
 			fmt.Sprintf("ALTER TRIGGER %s ON %s RENAME TO NAME", o[1], o[0]),
@@ -321,7 +321,7 @@ func examinePublications(ctx context.Context, tx pgx.Tx, e *Examination) error {
 	return err
 }
 
-// Canary tells how far a test message went.
+// Canary is the result of sending a test message.
 type Canary struct {
 	MessageID string `json:"message_id,omitempty"`
 	Topic     string `json:"topic"`
@@ -382,7 +382,7 @@ func SendCanary(ctx context.Context, db admin.DB, topic, key, destination string
 	}
 }
 
-// canaryRow is where the canary's row is.
+// canaryRow locates the canary's row.
 type canaryRow struct {
 	xid   string
 	id    int64
@@ -396,7 +396,7 @@ func (c *Canary) follow(ctx context.Context, tx pgx.Tx, at canaryRow, destinatio
 	}
 	for _, cursor := range cursors {
 		first, last := schema.Shards(cursor.Group, cursor.Groups)
-		if at.shard < first || at.shard > last || schema.MessagesOf(cursor.Destination) != schema.OutboxMessages ||
+		if at.shard < first || at.shard > last || schema.TableOf(cursor.Destination) != schema.OutboxMessages ||
 			destination != "" && cursor.Destination != destination {
 			continue
 		}

@@ -158,8 +158,8 @@ func inboxConsumer(ctx context.Context, tx pgx.Tx, name string, cursors []admin.
 	return c, nil
 }
 
-// SetInboxWindow says for how long the records of the database's inbox are kept at least. A shorter window
-// forgets sooner from now on.
+// SetInboxWindow sets how long the records of the database's inbox are kept at least. A shorter window takes effect at
+// once.
 func SetInboxWindow(ctx context.Context, db admin.DB, window time.Duration, action admin.Action) error {
 	if window < time.Second {
 		return fmt.Errorf("the window is %v, it must be at least 1s", window)

@@ -8,7 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// rules are what a verdict rests on.
+// rules are the checks that verdicts are made from.
 type rules struct {
 	// group rules find out whether a relay works on a shard group. Only the first finding counts: later rules assume
 	// that a relay is there.
@@ -33,8 +33,8 @@ var allRules = rules{
 	group: []groupRule{
 		{"the tables are not those of the migrations", altered},
 		{"the cursor is from another cluster", foreign},
-		{"a transaction has locked what the relay needs", heldUp},
-		{"the relay's role lacks a right", powerless},
+		{"a transaction has locked what the relay needs", waitsForLock},
+		{"the relay's role lacks a right", lacksRights},
 		{"commits wait for a standby", unreplicated},
 		{"the relay has another broker", otherBroker},
 		{"the relay gave up", stopped},
@@ -52,7 +52,7 @@ var allRules = rules{
 		{"messages are refused again and again", refused},
 		{"rows wait for a transaction", stuckBehind},
 		{"messages wait for longer than they may", lagging},
-		{"a pause keeps messages for longer than they may wait", forgotten},
+		{"a pause keeps messages for longer than they may wait", forgottenPause},
 		{"a table can't be counted", uncounted},
 		{"rows were delivered that no relay has handled", passedOver},
 		{"lanes wait for an operator", blocked},
@@ -65,7 +65,7 @@ var allRules = rules{
 	},
 }
 
-// judge gives each destination its verdict, and the report the one on all.
+// judge sets every destination's verdict, and the report's overall verdict.
 func (r *Report) judge(by rules) {
 	for i := range r.Destinations {
 		r.Destinations[i].Verdict = r.judgeDestination(&r.Destinations[i], by)
@@ -73,9 +73,9 @@ func (r *Report) judge(by rules) {
 	r.conclude()
 }
 
-// conclude makes one verdict of those on the destinations.
+// conclude sets the report's verdict from those of its destinations.
 func (r *Report) conclude() {
-	r.Verdict = r.on(r.Destinations)
+	r.Verdict = r.verdictOn(r.Destinations)
 	if own := r.Verdict; len(r.Destinations) > 0 && r.Waiting.N > 0 {
 		r.Verdict = Verdict{Finding: r.neverRead(), At: r.At}
 		if !own.State.OK() {
@@ -84,7 +84,7 @@ func (r *Report) conclude() {
 	}
 }
 
-// neverRead is the finding that no relay has ever read the outbox.
+// neverRead returns the finding that no relay has ever read the outbox.
 func (r *Report) neverRead() Finding {
 	f := Finding{State: StateNoRelay, Since: r.WaitingSince, Cause: "no relay has ever worked on this database", Next: "outbox relay"}
 	switch {
@@ -96,13 +96,13 @@ func (r *Report) neverRead() Finding {
 	return f
 }
 
-// on returns the verdict on some destinations together.
-func (r *Report) on(destinations []Destination) Verdict {
+// verdictOn returns one verdict on the given destinations.
+func (r *Report) verdictOn(destinations []Destination) Verdict {
 	if len(destinations) == 0 {
-		if f, known := r.excuse(); known && r.unread != "" {
-			return verdictOn(r.At, []Finding{f}, Finding{})
+		if f, known := r.unreadable(); known && r.unread != "" {
+			return verdictOf(r.At, []Finding{f}, Finding{})
 		}
-		return verdictOn(r.At, nil, r.neverRead())
+		return verdictOf(r.At, nil, r.neverRead())
 	}
 	calm := Finding{State: StateIdle}
 	var findings []Finding
@@ -119,10 +119,10 @@ func (r *Report) on(destinations []Destination) Verdict {
 	if f, ok := r.unselectedBy(); ok {
 		findings = append(findings, f)
 	}
-	return verdictOn(r.At, findings, calm)
+	return verdictOf(r.At, findings, calm)
 }
 
-// unselectedBy is the finding that messages come which no destination selects.
+// unselectedBy returns the finding that there are messages which no destination selects.
 func (r *Report) unselectedBy() (f Finding, ok bool) {
 	if len(r.Unselected) == 0 {
 		return f, false
@@ -143,18 +143,18 @@ func (r *Report) On(names []string) (Verdict, map[string]Verdict) {
 	each := make(map[string]Verdict, len(names))
 	var list []Destination
 	for _, name := range names {
-		d := r.unbegun(name)
+		d := r.withoutRelay(name)
 		if i := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name }); i >= 0 {
 			d = r.Destinations[i]
 		}
 		each[name] = d.Verdict
 		list = append(list, d)
 	}
-	return r.on(list), each
+	return r.verdictOn(list), each
 }
 
-// unbegun is a destination that no relay has worked on.
-func (r *Report) unbegun(name string) Destination {
+// withoutRelay returns a destination that no relay has worked on yet.
+func (r *Report) withoutRelay(name string) Destination {
 	return Destination{Name: name, Verdict: Verdict{Finding: Finding{State: StateNoRelay, Destination: name,
 		Cause: "no relay has worked on it yet", Next: "outbox relay"}, At: r.At}}
 }
@@ -167,7 +167,7 @@ func (r *Report) Expect(names []string) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(r.Destinations, func(d Destination) bool { return d.Name == name }) {
-			r.Destinations = append(r.Destinations, r.unbegun(name))
+			r.Destinations = append(r.Destinations, r.withoutRelay(name))
 		}
 	}
 	r.conclude()
@@ -201,10 +201,10 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 	if slices.ContainsFunc(findings, func(f Finding) bool { return f.State.Tone() == Alarm }) { // what doesn't flow is late
 		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.State == StateLagging && !f.Halted })
 	}
-	return verdictOn(r.At, findings, quiet(r, d))
+	return verdictOf(r.At, findings, quiet(r, d))
 }
 
-// quiet is the finding on a destination for which no rule has one.
+// quiet returns the finding on a destination for which no rule found anything.
 func quiet(r *Report, d *Destination) Finding {
 	f := Finding{State: StateIdle, Destination: d.Name}
 	if d.Pending.N > 0 {
@@ -212,14 +212,14 @@ func quiet(r *Report, d *Destination) Finding {
 		f.Cause = fmt.Sprintf("%v pending", d.Pending)
 	}
 	if d.kept() {
-		f.Cause += fmt.Sprintf(", %v of them behind %s", d.Table.Kept, d.Table.Behind.who(r.At))
+		f.Cause += fmt.Sprintf(", %v of them behind %s", d.Table.Kept, d.Table.Behind.describe(r.At))
 	}
 	if d.Held.Messages.N > 0 {
 		f.Cause = strings.TrimPrefix(f.Cause+", "+heldFor(r, d), ", ")
 	}
 	for _, c := range d.Controls {
 		if c.Rate > 0 {
-			f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, at most %v messages a second %s", f.Cause, c.Rate, whose(c)), ", ")
+			f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, at most %v messages a second %s", f.Cause, c.Rate, describeControl(c)), ", ")
 		}
 	}
 	return f

@@ -8,7 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Live is what a relay knows of its own work on a shard group, without asking the database.
+// Live is what a relay process knows about its own work on a shard group, without asking the database.
 type Live struct {
 	Destination string    `json:"destination"`
 	Group       int       `json:"shard_group"`
@@ -45,8 +45,8 @@ func (r *Report) Amended(live []Live, age time.Duration, err error) *Report {
 	return &now
 }
 
-// amend takes over what a relay does with a group. Of one that it waits for, or has given up while another relay
-// delivers, the database knows more, if it can be read.
+// amend applies what this process knows about its relay of a group. For a group that the relay waits for, or has given
+// up to another relay, the database knows more, if it can be read.
 func (r *Report) amend(l Live) {
 	d := r.destination(l.Destination)
 	i := slices.IndexFunc(d.Groups, func(g Group) bool { return g.Group == l.Group && g.Owner == l.Owner })

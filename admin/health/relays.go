@@ -11,22 +11,22 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// liveness is how old a heartbeat may be, in seconds. Relays send one every third of a lease, which lasts a few
-// seconds; one with longer leases is known by these. One that is as much in the future was sent before the clock was
-// set back.
-const liveness = "30"
+// maxHeartbeatAge is how old the heartbeat of a live relay may be, in seconds. Relays send one every third of a lease,
+// which lasts a few seconds; a relay with a longer lease is known by that. A heartbeat that is as far in the future was
+// sent before the clock was set back.
+const maxHeartbeatAge = "30"
 
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT name, host, pid, version, started_at, heartbeat_at,
-		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+liveness+`
+		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+maxHeartbeatAge+`
 		       OR o.owns IS NOT NULL,
 		       coalesce((SELECT a.usename::text FROM pg_stat_activity a WHERE a.datname = current_database()
 		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), r.role), NULL::text[], '', date_trunc('second', r.clock_ahead), o.owns
 		FROM outbox.relays r, LATERAL (
 			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
 				ORDER BY c.destination, c.shard_group) AS owns
-			FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.Leased+`) o
+			FROM outbox.cursors c WHERE c.owner = r.name AND `+schema.LeasedSQL+`) o
 		ORDER BY name`)
 	if err == nil {
 		r.Relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
@@ -39,8 +39,8 @@ func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 
 const goneRole = "does not exist any more"
 
-// readRights finds what relays may not do and need. A relay that has lost a right may have no session, and can't renew
-// its heartbeat, so those that don't seem to live count as well.
+// readRights finds rights that relays need and lack. A relay without a right may have no session and no heartbeat, so
+// relays that seem dead are looked at too.
 func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
 	type role struct {
 		barred string
@@ -69,8 +69,8 @@ func (r *Report) readRights(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// shutOut finds out that a relay that asks for itself may not use the schema, whose tables then have no name for it.
-// Its sessions bear its name. Anyone else is told by the error which right is missing.
+// shutOut finds that the role that asks, a relay's own, may not use the schema: its tables then have no name for it.
+// The relay is known by the name of its sessions. Other roles get an error that names the missing right.
 func (r *Report) shutOut(ctx context.Context, tx pgx.Tx) (bool, error) {
 	relay := Relay{Lacks: []string{"USAGE on schema outbox"}}
 	err := tx.QueryRow(ctx, `SELECT current_user::text, regexp_replace(a.name, '^outbox (monitor|api) ', '')

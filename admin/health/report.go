@@ -155,7 +155,7 @@ type Dead struct {
 	LastError string      `json:"last_error,omitempty"`
 }
 
-// Relay is a running instance, or one that went without a word.
+// Relay is a running instance, or one that ended without deregistering.
 type Relay struct {
 	Name        string    `json:"name"`
 	Host        string    `json:"host"`
@@ -327,7 +327,7 @@ func (d *Destination) control(of func(admin.Control) bool) *admin.Control {
 	return &d.Controls[i]
 }
 
-// late reports how long the oldest has waited that could be delivered, if that is longer than the objective allows.
+// late reports how long the oldest deliverable message has waited, if that is longer than the objective allows.
 func (r *Report) late(d *Destination) (oldest time.Time, waits time.Duration, late bool) {
 	oldest = d.Held.waiting
 	for i := range d.Groups {
@@ -337,12 +337,12 @@ func (r *Report) late(d *Destination) (oldest time.Time, waits time.Duration, la
 	return oldest, waits, !oldest.IsZero() && d.LagObjective > 0 && waits > d.LagObjective
 }
 
-// kept reports whether rows wait for a transaction that is known.
+// kept reports whether rows wait for a known transaction.
 func (d *Destination) kept() bool {
 	return d.Table != nil && d.Table.Behind != nil && d.Table.Kept.N > 0
 }
 
-// ReadWithin is how old a report may be. After that its verdict says that it isn't known how things are.
+// ReadWithin is the age from which on a report is too old: its verdict then says that the present state isn't known.
 const ReadWithin = 15 * time.Second
 
 // Two states of a relay that the database hasn't, or not in every case.

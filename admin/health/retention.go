@@ -35,8 +35,8 @@ type RetainedSegment struct {
 	Until    time.Time `json:"written_until"`
 }
 
-// Retention tells of every segment what is in it, who needs it, and when it is written to. Another table that is
-// attached to the outbox's is none: Status says what to do about it.
+// Retention lists the segments: what is in each, who needs it, and when it is written to. A foreign table that is
+// attached to the outbox's is left out: Status says what to do about it.
 func Retention(ctx context.Context, db admin.DB) (segments []RetainedSegment, err error) {
 	err = admin.Read(ctx, db, func(tx pgx.Tx) error {
 		if err := admin.PreferIndexes(ctx, tx); err != nil {
@@ -106,7 +106,7 @@ func (s Segment) retained(ctx context.Context, tx pgx.Tx, parent, number string)
 	return r, nil
 }
 
-// Emptied says when the segment is emptied.
+// Emptied returns, in words, when the segment is emptied.
 func (s RetainedSegment) Emptied() string {
 	switch s.Turn {
 	case SegmentCurrent:
@@ -147,7 +147,7 @@ func (r *Report) readSegments(ctx context.Context, tx pgx.Tx, cursors []admin.Cu
 			return err
 		}
 		for _, n := range needed {
-			name := fmt.Sprintf("%s_%d", strings.TrimPrefix(schema.MessagesOf(cursors[i].Destination), "outbox."), n)
+			name := fmt.Sprintf("%s_%d", strings.TrimPrefix(schema.TableOf(cursors[i].Destination), "outbox."), n)
 			at := slices.IndexFunc(r.Segments, func(s Segment) bool { return s.Name == name })
 			if at < 0 {
 				continue

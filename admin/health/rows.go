@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// countFor bounds a count in a table of somebody else's, which may have no index for it.
+	// countFor limits the time of a count in a user's table, which may have no index for it.
 	countFor = time.Second
 
-	// handledWithin is for how long after the time that a relay has written it may have settled more: it writes that
-	// every ten seconds, and what it has not written is lost when it dies.
+	// handledWithin is how much older than the last settlement a relay's own record of it may be: a relay writes that
+	// every ten seconds, and loses what it has not written when it dies.
 	handledWithin = 30 * time.Second
 
-	// newestRows is among how many rows, the newest, those are counted that no relay has handled.
+	// newestRows is how many of the newest rows are searched for rows that no relay has handled.
 	newestRows = 1000
 )
 
-// smallTable is up to how many bytes a table is read as a whole to find its newest rows.
+// smallTable is the size in bytes up to which a table is read as a whole to find its newest rows.
 const smallTable = 64 << 20
 
-// newestSQL tells how the newest rows of a table ($1) are found: by the column of their creation ($2) if an index leads
-// with it. Without one, a number ($3) grows with time too, and another id tells nothing, so that a small table is read.
+// newestSQL returns how the newest rows of a table ($1) are found: by the column of their creation ($2) if an index
+// leads with it. Without such an index, a number ($3) grows with time too. Any other id says nothing about time, so a
+// small table is read as a whole.
 const newestSQL = `
 SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
 	JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
@@ -89,19 +90,19 @@ func (d *Destination) countPassed(ctx context.Context, tx pgx.Tx, name mapping.T
 		d.Table.Passed, d.Table.PassedSince = found, admin.Value(oldest)
 		return nil
 	}
-	d.waits(found, admin.Value(oldest))
+	d.addWaiting(found, admin.Value(oldest))
 	return nil
 }
 
-// waits adds what is found of the rows that wait, of a strategy that marks none.
-func (d *Destination) waits(found admin.Count, oldest time.Time) {
+// addWaiting adds the rows that were found waiting, for a strategy that marks no rows.
+func (d *Destination) addWaiting(found admin.Count, oldest time.Time) {
 	if found.N > d.Pending.N {
 		d.Pending = found
 	}
 	d.Oldest, d.Held.waiting = earliest(d.Oldest, oldest), earliest(d.Held.waiting, oldest)
 }
 
-// newestBy is the column by which the newest rows are found: see newestSQL.
+// newestBy returns the column by which the newest rows are found: see newestSQL.
 func newestBy(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.Mapping) (string, error) {
 	var byAge bool
 	err := tx.QueryRow(ctx, newestSQL, name.String(), m.CreatedAt, m.ID, smallTable).Scan(&byAge)
@@ -111,12 +112,12 @@ func newestBy(ctx context.Context, tx pgx.Tx, name mapping.TableName, m mapping.
 	return "m." + schema.QuoteIdentifier(m.ID), err
 }
 
-// dueOf is from when on a row of the table m may be delivered.
+// dueOf returns, in SQL, when a row m of the table may be delivered.
 func dueOf(m mapping.Mapping) string {
 	return fmt.Sprintf("greatest(%s, %s)", columnOf(m.CreatedAt, "timestamptz"), columnOf(m.DeliverAt, "timestamptz"))
 }
 
-// columnOf is a column of the table m as a type; NULL if none is named.
+// columnOf returns a column of a row m, cast to a type; NULL if the mapping has none.
 func columnOf(name, kind string) string {
 	if name == "" {
 		return "NULL::" + kind
@@ -124,8 +125,8 @@ func columnOf(name, kind string) string {
 	return "m." + schema.QuoteIdentifier(name) + "::" + kind
 }
 
-// within runs f so that its failure doesn't fail tx, and each of its statements for a moment only.
-func within(ctx context.Context, tx pgx.Tx, f func(tx pgx.Tx) error) error {
+// bounded runs f in a savepoint, and each of its statements for a moment only: a failure of f leaves tx usable.
+func bounded(ctx context.Context, tx pgx.Tx, f func(tx pgx.Tx) error) error {
 	inner, err := tx.Begin(ctx)
 	if err != nil {
 		return err

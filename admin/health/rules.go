@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,7 +18,7 @@ func heldText(d *Destination) string {
 	return fmt.Sprintf("%v held in %s", d.Held.Messages, printed.Many(d.Held.Lanes, "lane", "lanes"))
 }
 
-// heldFor tells why messages are held that have not failed, and until when.
+// heldFor returns why messages are held that have not failed, and until when.
 func heldFor(r *Report, d *Destination) string {
 	text := heldText(d)
 	if d.Held.Delayed > 0 {
@@ -116,11 +117,11 @@ func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
 
 func stalled(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 	return Finding{State: StateStalled, Since: g.StateSince,
-		Cause:  "the broker does not answer: " + admin.OrElse(g.LastError, "unknown cause"),
+		Cause:  "the broker does not answer: " + cmp.Or(g.LastError, "unknown cause"),
 		Advice: adviceOn(g.LastError) + "; delivery goes on by itself once it answers"}, g.State == "stalled"
 }
 
-// advices are what to do about a broker's error, by whole words of it. The first that fits counts.
+// advices map words of a broker's error to what to do. The first match counts.
 var advices = []struct {
 	advice string
 	words  *regexp.Regexp
@@ -144,8 +145,8 @@ func wholeWords(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + pattern + `)\b`)
 }
 
-// adviceOn is what to do about a broker's error. What an adapter has not named, the words of the system and of common
-// servers tell.
+// adviceOn returns what to do about a broker's error, by its words: an adapter may have passed on the text of the
+// system or of the server.
 func adviceOn(text string) string {
 	for _, known := range advices {
 		if known.words.MatchString(text) {
@@ -156,18 +157,18 @@ func adviceOn(text string) string {
 }
 
 func full(_ *Report, _ *Destination, g *Group) (Finding, bool) {
-	return Finding{State: StateStalled, Since: g.StateSince, Cause: admin.OrElse(g.LastError, "too much is set aside"),
+	return Finding{State: StateStalled, Since: g.StateSince, Cause: cmp.Or(g.LastError, "too much is set aside"),
 		Advice: "see why it waits: outbox holds; what is due is delivered, and reading goes on by itself once there is room",
 	}, g.State == "full"
 }
 
 func closed(_ *Report, _ *Destination, g *Group) (Finding, bool) {
-	return Finding{State: StateFailing, Since: g.StateSince, Cause: admin.OrElse(g.LastError, "unknown cause"),
+	return Finding{State: StateFailing, Since: g.StateSince, Cause: cmp.Or(g.LastError, "unknown cause"),
 		Advice: "repair what the cause names; then what waits is delivered by itself, and no attempt is counted"}, g.State == "failing"
 }
 
 func broken(_ *Report, _ *Destination, g *Group) (Finding, bool) {
-	f := Finding{State: StateBroken, Since: g.StateSince, Cause: admin.OrElse(g.LastError, "unknown cause"),
+	f := Finding{State: StateBroken, Since: g.StateSince, Cause: cmp.Or(g.LastError, "unknown cause"),
 		Advice: "check the database and the relay's log"}
 	switch {
 	case strings.Contains(f.Cause, "42501"):
@@ -191,14 +192,14 @@ func orphaned(_ *Report, d *Destination) (Finding, bool) {
 		Next: "outbox destinations ls"}, len(d.Groups) == 0
 }
 
-// slotless is a fault for as long as nobody delivers. A relay that lives reads the table meanwhile, so nothing is lost,
-// except what was emitted without a row.
+// slotless finds a destination that has lost its slot while nobody delivers. A live relay reads the table meanwhile, so
+// nothing is lost except messages that were emitted without a row.
 func slotless(_ *Report, d *Destination) (Finding, bool) {
 	if d.Slot == nil || d.Slot.Position == "" || d.Slot.Status != "" && d.Slot.Status != "lost" {
 		return Finding{}, false
 	}
 	f := Finding{State: StateBroken, Cause: fmt.Sprintf("its replication slot %s is %s", d.Slot.Name,
-		admin.OrElse(d.Slot.Status, "not there any more")),
+		cmp.Or(d.Slot.Status, "not there any more")),
 		Advice: "the relay makes another one and delivers from the table meanwhile; start it if none runs", Next: "outbox relay"}
 	if d.Table != nil { // its relay makes none, because a new slot would hide the loss
 		f.Advice = "what was committed since it was last read has to be delivered by a strategy that reads the table; then, and after " +
@@ -224,7 +225,7 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 		again = ", the next in " + printed.Span(left)
 	}
 	f := Finding{State: StateFailing, Since: since, Cause: heldText(d) + ", tried again" + again + "; last error: " +
-		admin.OrElse(d.Held.LastError, "unknown"),
+		cmp.Or(d.Held.LastError, "unknown"),
 		Advice: "cure the cause; they are tried again by themselves, and become dead letters after the last attempt"}
 	if d.Table == nil {
 		f.Advice += "; once it is cured, they are tried at once by"
@@ -235,8 +236,8 @@ func refused(r *Report, d *Destination) (Finding, bool) {
 
 func blocked(_ *Report, d *Destination) (Finding, bool) {
 	f := Finding{State: StateBlocked, Since: d.Held.BlockedSince, Cause: fmt.Sprintf("%s until an operator acts; last error: %s",
-		printed.Many(d.Held.Blocked, "lane is held", "lanes are held"), admin.OrElse(d.Held.LastError, "unknown")),
-		Advice: "cure the cause, and have them tried again", Next: d.letters() + "requeue --blocked --destination " +
+		printed.Many(d.Held.Blocked, "lane is held", "lanes are held"), cmp.Or(d.Held.LastError, "unknown")),
+		Advice: "cure the cause, and have them tried again", Next: d.deadCommand() + "requeue --blocked --destination " +
 			shell.Word(d.Name)}
 	if d.Table != nil && d.Table.RelayAlone { // no column tells which they are
 		f.Advice, f.Next = "cure the cause, and start the relay again: it tries them again then", ""
@@ -256,7 +257,7 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 		Advice: "wait if the backlog shrinks; otherwise look at outbox_publish_seconds, and deliver in more calls (shard_groups)"}
 	switch c := d.throttleOf(); {
 	case c != nil:
-		f.Cause = fmt.Sprintf("throttled to %v/s %s: %s", c.Rate, whose(*c), f.Cause)
+		f.Cause = fmt.Sprintf("throttled to %v/s %s: %s", c.Rate, describeControl(*c), f.Cause)
 		f.Advice, f.Next = "when the reason is gone", "outbox throttle "+shell.Word(d.Name)+" --rate 0"
 	case d.Rate > 0:
 		f.Cause = fmt.Sprintf("its relay's configuration allows %v/s (delivery.rate): %s", d.Rate, f.Cause)
@@ -269,9 +270,9 @@ func lagging(r *Report, d *Destination) (Finding, bool) {
 // urgent as an outage.
 const haltedAfter = time.Hour
 
-// forgotten is for a pause of the whole destination that nobody has given an end, and that keeps messages for longer
-// than they may wait. A pause that ends by itself is accepted until then.
-func forgotten(r *Report, d *Destination) (Finding, bool) {
+// forgottenPause finds a pause of the whole destination without an end, under which messages have waited for longer
+// than they may. A pause with an end is accepted until then.
+func forgottenPause(r *Report, d *Destination) (Finding, bool) {
 	oldest, waits, late := r.late(d)
 	c := d.pauseOf()
 	if !late || c == nil || !c.Until.IsZero() || r.At.Sub(c.Since) <= d.LagObjective {
@@ -304,7 +305,7 @@ func uncounted(_ *Report, d *Destination) (Finding, bool) {
 	return f, true
 }
 
-// passedOver is a sign that doesn't depend on what the mapping takes for a waiting row.
+// passedOver finds rows that no relay can have handled, whatever the mapping says of their state.
 func passedOver(r *Report, d *Destination) (Finding, bool) {
 	t := d.Table
 	if t == nil || t.Passed.N == 0 {
@@ -329,20 +330,20 @@ func dead(_ *Report, d *Destination) (Finding, bool) {
 		text = "1 new dead letter"
 	}
 	name := " --destination " + shell.Word(d.Name)
-	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + admin.OrElse(d.Dead.LastError, "unknown"),
-		Advice: "cure the cause and have them delivered, or say that you know of them (" + d.letters() + "ack" + name + ")",
-		Next:   d.letters() + "requeue" + name}, n.N > 0
+	return Finding{State: StateDead, Since: d.Dead.Since, Cause: text + "; last error: " + cmp.Or(d.Dead.LastError, "unknown"),
+		Advice: "cure the cause and have them delivered, or say that you know of them (" + d.deadCommand() + "ack" + name + ")",
+		Next:   d.deadCommand() + "requeue" + name}, n.N > 0
 }
 
-// letters is the group of commands for the destination's dead letters and blocked messages.
-func (d *Destination) letters() string {
+// deadCommand returns the beginning of the commands for the destination's dead letters and blocked messages.
+func (d *Destination) deadCommand() string {
 	if d.Table != nil {
 		return "outbox tables "
 	}
 	return "outbox dead "
 }
 
-// paused names the operators' pauses, in whatever state the destination is.
+// paused lists the operators' pauses, whatever state the destination is in.
 func paused(_ *Report, d *Destination) (Finding, bool) {
 	var f Finding
 	var causes []string
@@ -358,7 +359,7 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 			f.Next = "outbox resume " + c.Arguments()
 		}
 		f.Since = earliest(f.Since, c.Since)
-		causes = append(causes, what+" "+whose(c))
+		causes = append(causes, what+" "+describeControl(c))
 	}
 	if more := len(causes) - 3; more > 0 {
 		causes = append(causes[:3], fmt.Sprintf("%d more, see: outbox controls", more))
@@ -371,8 +372,8 @@ func paused(_ *Report, d *Destination) (Finding, bool) {
 	return f, len(causes) > 0
 }
 
-// whose tells by whom a control is, until when and why.
-func whose(c admin.Control) string {
+// describeControl names the actor of a control, its end and its reason.
+func describeControl(c admin.Control) string {
 	text := "by " + c.Actor
 	if c.Until.IsZero() {
 		text += " until it is ended"
@@ -385,7 +386,7 @@ func whose(c admin.Control) string {
 	return text
 }
 
-// stuckBehind is for rows that no relay delivers while another program's transaction is open.
+// stuckBehind finds rows that no relay delivers while another program's transaction is open.
 func stuckBehind(r *Report, d *Destination) (Finding, bool) {
 	if !d.kept() || d.LagObjective <= 0 || d.pauseOf() != nil {
 		return Finding{}, false
@@ -395,7 +396,7 @@ func stuckBehind(r *Report, d *Destination) (Finding, bool) {
 	if since.IsZero() { // the rows' age isn't known, and none has waited for longer than the transaction is open
 		since = t.Behind.Since
 	}
-	f := Finding{State: StateLagging, Since: since.Add(d.LagObjective), Advice: t.Behind.ending(),
+	f := Finding{State: StateLagging, Since: since.Add(d.LagObjective), Advice: t.Behind.advice(),
 		Cause: fmt.Sprintf("%v rows of table %s wait", t.Kept, t.Name)}
 	if t.Kept.N == 1 {
 		f.Cause = fmt.Sprintf("1 row of table %s waits", t.Name)
@@ -403,7 +404,7 @@ func stuckBehind(r *Report, d *Destination) (Finding, bool) {
 	if !t.KeptSince.IsZero() {
 		f.Cause += fmt.Sprintf(", the oldest for %s,", printed.Span(r.At.Sub(t.KeptSince)))
 	}
-	if f.Cause += " for " + t.Behind.who(r.At); t.Locked {
+	if f.Cause += " for " + t.Behind.describe(r.At); t.Locked {
 		f.Cause += ", which has locked them"
 	} else {
 		f.Cause += fmt.Sprintf(": strategy %s passes nothing that was written since, until it ends", t.Strategy)

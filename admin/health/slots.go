@@ -12,9 +12,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// awaySQL lists the slots of synchronized_standby_slots, each with the reason why no standby confirms what it receives.
-// Columns that only newer versions have are read by name from the row as JSON.
-const awaySQL = `
+// awayStandbysSQL lists the slots of synchronized_standby_slots that no standby confirms, each with the reason. Columns
+// that only newer versions have are read by name from the row as JSON.
+const awayStandbysSQL = `
 	SELECT string_agg(format('%s (%s)', n.name, n.reason), ', ' ORDER BY n.name) AS names,
 		CASE WHEN bool_and(n.since IS NOT NULL) THEN min(n.since) END AS since FROM (
 		SELECT w.name, (to_jsonb(a) ->> 'inactive_since')::timestamptz AS since, CASE
@@ -26,9 +26,9 @@ const awaySQL = `
 		WHERE w.name <> '') n
 	WHERE n.reason IS NOT NULL`
 
-// placesSQL lists the destinations that read the log: those of the outbox, whose position is stored, and those of
+// logReadersSQL lists the destinations that read the log: those of the outbox, whose position is stored, and those of
 // tables of their own, whose position is the slot's.
-const placesSQL = `
+const logReadersSQL = `
 	SELECT destination, slot, mode, position, lost_at, lost_reason, false AS own FROM outbox.slots
 	UNION ALL SELECT destination, slot, 'replication', NULL, NULL, NULL, true FROM (
 		SELECT DISTINCT ON (destination) destination, slot FROM outbox.tables ORDER BY destination, updated_at DESC) t WHERE slot <> ''`
@@ -40,7 +40,7 @@ func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
 		coalesce(CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END, 0)::bigint,
 		s.safe_wal_size, CASE WHEN to_jsonb(s) ->> 'failover' = 'true' THEN coalesce(away.names, '') ELSE '' END, away.since,
 		p.lost_at, coalesce(p.lost_reason, '')
-		FROM (`+placesSQL+`) p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot, (`+awaySQL+`) away ORDER BY p.destination`)
+		FROM (`+logReadersSQL+`) p LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot, (`+awayStandbysSQL+`) away ORDER BY p.destination`)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (r *Report) readSlots(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// standbyReturns is how long a standby may be away, or take to answer, as when it is restarted.
+// standbyReturns is how long a standby may be away, as during a restart, before a verdict names it.
 const standbyReturns = 10 * time.Second
 
 // heldByStandby finds a slot that waits for standbys that are away. The relay is well, and receives nothing.

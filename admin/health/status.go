@@ -25,8 +25,9 @@ func Status(ctx context.Context, db admin.DB) (*Report, error) {
 	return StatusWith(ctx, db, nil, false)
 }
 
-// StatusWith is Status for a relay, which knows of its own tables what it may not have written. With alone, it reads no
-// outbox: where that isn't installed, or can't be read, the report has the relay's own tables and nothing else.
+// StatusWith is Status for a relay, which knows things about its own tables that the database may not have yet. With
+// alone, it doesn't read the outbox: where that isn't installed or can't be read, the report has the relay's own tables
+// only.
 func StatusWith(ctx context.Context, db admin.DB, own []OwnTable, alone bool) (*Report, error) {
 	r, err := readStatus(ctx, db, own, alone)
 	if err == nil || !alone || !absent(err) {
@@ -37,7 +38,7 @@ func StatusWith(ctx context.Context, db admin.DB, own []OwnTable, alone bool) (*
 		if err := r.readClock(ctx, tx); err != nil {
 			return err
 		}
-		return r.countTables(ctx, tx, r.known(nil, own), false)
+		return r.countTables(ctx, tx, r.addOwn(nil, own), false)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the state of the tables: %w", err)
@@ -46,7 +47,7 @@ func StatusWith(ctx context.Context, db admin.DB, own []OwnTable, alone bool) (*
 	return r, nil
 }
 
-// absent reports whether the outbox isn't installed here, is of another version, or isn't this role's to read.
+// absent reports whether the outbox isn't installed here, has another version, or can't be read by this role.
 func absent(err error) bool {
 	switch sqlstate.Of(err) {
 	case "42501", "42P01", "3F000", "42703", "42883":
@@ -113,7 +114,7 @@ func readStatus(ctx context.Context, db admin.DB, own []OwnTable, alone bool) (*
 		return nil, err
 	}
 	if err != nil {
-		known, failure := excused(ctx, db, err) // what prevents it as well has been said by err
+		known, failure := reportUnreadable(ctx, db, err) // what prevents it as well has been said by err
 		switch {
 		case known != nil:
 			return known, nil
@@ -198,9 +199,9 @@ func (r *Report) readUnselected(ctx context.Context, tx pgx.Tx, cursors []admin.
 	return nil
 }
 
-// excused is what can be said when the tables of the outbox can't be read, because they are locked or a relay's role,
-// which asks, has lost a right: nil if that is not why.
-func excused(ctx context.Context, db admin.DB, why error) (*Report, error) {
+// reportUnreadable returns the report that is possible when the outbox's tables can't be read, because they are locked
+// or because the relay's role, which asks, has lost a right. It returns nil for any other error.
+func reportUnreadable(ctx context.Context, db admin.DB, why error) (*Report, error) {
 	locked := errors.Is(why, errLocked) || sqlstate.Of(why) == "55P03"
 	if !locked && sqlstate.Of(why) != "42501" {
 		return nil, nil
@@ -222,7 +223,7 @@ func excused(ctx context.Context, db admin.DB, why error) (*Report, error) {
 		r.Relays = slices.DeleteFunc(r.Relays, func(relay Relay) bool { return relay.User != tx.Conn().Config().User })
 		return r.readRights(ctx, tx)
 	})
-	if _, found := r.excuse(); err != nil || !found {
+	if _, found := r.unreadable(); err != nil || !found {
 		return nil, err
 	}
 	r.judge(allRules)

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 )
 
-// OwnTable is what a relay knows of a destination with a table of its own, as it would write it to outbox.tables: for
-// where that isn't there, or may not be written to.
+// OwnTable is what a relay process knows of its destination with a table of its own. It has the content of
+// outbox.tables, for databases where that table doesn't exist or can't be written to.
 type OwnTable struct {
 	Destination  string
 	Group        int
@@ -28,7 +29,7 @@ type OwnTable struct {
 	BeganAt      time.Time       // likewise
 }
 
-// tableRow is what a relay has written about itself and the table.
+// tableRow is a row of outbox.tables, which a relay has written.
 type tableRow struct {
 	Destination string
 	Group       int
@@ -77,7 +78,7 @@ func (r *Report) readTables(ctx context.Context, tx pgx.Tx, own []OwnTable) erro
 			return err
 		}
 	}
-	return r.countTables(ctx, tx, r.known(list, own), true)
+	return r.countTables(ctx, tx, r.addOwn(list, own), true)
 }
 
 func (t *tableRow) parse() error {
@@ -92,8 +93,8 @@ func (t *tableRow) parse() error {
 	return err
 }
 
-// known adds to a list of what relays have written what this process knows of its own work: it knows it earlier.
-func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
+// addOwn adds what this process knows of its own work to what relays have written: it knows it earlier.
+func (r *Report) addOwn(list []tableRow, own []OwnTable) []tableRow {
 	ahead := time.Until(r.At) // the database's clock
 	for _, t := range own {
 		row := tableRow{Destination: t.Destination, Group: t.Group, Groups: t.Groups, Owner: t.Owner, Strategy: t.Strategy,
@@ -114,8 +115,8 @@ func (r *Report) known(list []tableRow, own []OwnTable) []tableRow {
 	return list
 }
 
-// countTables makes destinations of what relays know, and counts what waits in their tables. schema means that the
-// outbox's tables can be read.
+// countTables adds a destination for each table that relays read, and counts what waits in the table. schema means that
+// the outbox's tables can be read.
 func (r *Report) countTables(ctx context.Context, tx pgx.Tx, list []tableRow, schema bool) error {
 	for i := range list {
 		t := &list[i]
@@ -163,7 +164,7 @@ func accounts(list []tableRow, destination string) (sum mapping.Account, since t
 		}
 		a := &t.account
 		sum.Held, sum.Lanes, sum.Blocked = sum.Held+a.Held, sum.Lanes+a.Lanes, sum.Blocked+a.Blocked
-		sum.LastError = admin.OrElse(sum.LastError, a.LastError)
+		sum.LastError = cmp.Or(sum.LastError, a.LastError)
 		sum.BlockedSince, sum.FailingSince = earliest(sum.BlockedSince, a.BlockedSince), earliest(sum.FailingSince, a.FailingSince)
 		sum.Oldest, sum.Waiting = earliest(sum.Oldest, a.Oldest), earliest(sum.Waiting, a.Waiting)
 		sum.NextRetry = earliest(sum.NextRetry, a.NextRetry)
@@ -193,11 +194,11 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 	case d.Table.Strategy == mapping.XMin || d.Table.Strategy == mapping.Serial:
 		untold("pending", marksNone+fmt.Sprintf("no offset has reached, among the %d newest", newestRows))
 		d.Table.counted = append(d.Table.counted, m.Offsets.Table)
-		err = within(ctx, tx, func(tx pgx.Tx) error { return d.countUnread(ctx, tx, name, m, account.Held > 0) })
+		err = bounded(ctx, tx, func(tx pgx.Tx) error { return d.countUnread(ctx, tx, name, m, account.Held > 0) })
 	case m.Done.How == "":
 		untold("pending", marksNone+"were written since the relay last settled one")
 	default:
-		err = within(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) })
+		err = bounded(ctx, tx, func(tx pgx.Tx) error { return d.countWaiting(ctx, tx, name, m, untold) })
 	}
 	if err != nil {
 		uncounted(err)
@@ -207,20 +208,20 @@ func (d *Destination) count(ctx context.Context, tx pgx.Tx, m mapping.Mapping, a
 	case m.CreatedAt == "":
 		untold("age of the oldest", "no column is named for the time of creation")
 	case d.LagObjective > 0 && m.Done.How != mapping.DoneDelete: // a row that is there waits
-		err := within(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since, untold) })
+		err := bounded(ctx, tx, func(tx pgx.Tx) error { return d.countPassed(ctx, tx, name, m, since, untold) })
 		if err != nil && d.Table.Uncounted == "" {
 			uncounted(err)
 		}
 	}
 	if !m.Failure.Place() {
 		untold("dead letters", "the table has no place for them")
-	} else if err := within(ctx, tx, func(tx pgx.Tx) error { return d.countDead(ctx, tx, m, schema) }); err != nil {
+	} else if err := bounded(ctx, tx, func(tx pgx.Tx) error { return d.countDead(ctx, tx, m, schema) }); err != nil {
 		untold("dead letters", err.Error())
 	}
 	return nil
 }
 
-// account adds what relays know of what they hold.
+// account adds what relays report about the rows that they hold.
 func (d *Destination) account(a mapping.Account) {
 	h := &d.Held
 	if more := a.Held - h.Messages.N; more > 0 { // those behind one that has failed are not marked, and were counted as pending
@@ -231,7 +232,7 @@ func (d *Destination) account(a mapping.Account) {
 	if a.Lanes > 0 {
 		h.Lanes = a.Lanes
 	}
-	h.NextRetry, h.LastError = earliest(h.NextRetry, a.NextRetry), admin.OrElse(a.LastError, h.LastError)
+	h.NextRetry, h.LastError = earliest(h.NextRetry, a.NextRetry), cmp.Or(a.LastError, h.LastError)
 	h.BlockedSince, h.FailingSince = earliest(h.BlockedSince, a.BlockedSince), earliest(h.FailingSince, a.FailingSince)
 	h.Oldest, h.waiting = earliest(h.Oldest, a.Oldest), earliest(h.waiting, a.Waiting)
 	d.Oldest = earliest(d.Oldest, a.Oldest)

@@ -60,8 +60,8 @@ func openTransactions(ctx context.Context, tx pgx.Tx, condition string, args ...
 	return list, nil
 }
 
-// who names the transaction as a person finds it.
-func (t OpenTransaction) who(at time.Time) string {
+// describe names the transaction: its process, user and program.
+func (t OpenTransaction) describe(at time.Time) string {
 	if t.Prepared != "" {
 		return fmt.Sprintf("the prepared transaction %q", t.Prepared)
 	}
@@ -71,7 +71,7 @@ func (t OpenTransaction) who(at time.Time) string {
 			text += part.name + " " + part.value + ", "
 		}
 	}
-	text += admin.OrElse(t.State, "state unknown")
+	text += cmp.Or(t.State, "state unknown")
 	if !t.Since.IsZero() {
 		text += fmt.Sprintf(", open for %s", printed.Span(at.Sub(t.Since)))
 	}
@@ -81,9 +81,9 @@ func (t OpenTransaction) who(at time.Time) string {
 	return text + ")"
 }
 
-// ending is what to do about a transaction that others wait for. What ends it undoes its work, so it is never the next
-// command.
-func (t OpenTransaction) ending() string {
+// advice returns what to do about a transaction that others wait for. Terminating it loses its work, so it is never the
+// next command.
+func (t OpenTransaction) advice() string {
 	sql := fmt.Sprintf("SELECT pg_terminate_backend(%d)", t.PID)
 	if t.Prepared != "" {
 		sql = "ROLLBACK PREPARED " + schema.QuoteLiteral(t.Prepared)
@@ -93,12 +93,11 @@ func (t OpenTransaction) ending() string {
 
 var errLocked = errors.New("the outbox's tables are locked")
 
-// lockedFor is how long a relay must have waited for a transaction before that is a cause. Transactions of operators
-// and other relays last milliseconds.
+// lockedFor is how long a relay must have waited for a transaction until the verdict names it. Transactions of
+// operators and other relays last milliseconds.
 const lockedFor = "1 second"
 
-// awaitLocks is how long a statement of a look waits for a lock. After that the look is over, and says who has the
-// lock.
+// awaitLocks is how long a statement waits for a lock. After that the report names who has the lock.
 const awaitLocks = 2 * time.Second
 
 // readHolders reads no table of the outbox, so it waits for no lock. Locks on a whole table, and on rows of the

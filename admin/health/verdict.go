@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-// State answers "is it flowing?" in a word.
+// State is the answer to "is it flowing?" in one word.
 type State string
 
 const (
@@ -36,7 +36,7 @@ func States() []State {
 		StateFailing, StateStalled, StateBroken, StateNoRelay, StateStopped}
 }
 
-// Tone is how much a state asks for a person.
+// Tone is how urgently a state needs a person.
 type Tone string
 
 const (
@@ -75,7 +75,7 @@ func Compare(a, b State) int {
 	return cmp.Compare(slices.Index(States(), a), slices.Index(States(), b))
 }
 
-// Finding is one thing that is to be said of a destination.
+// Finding is one statement about a destination: a state, its cause and what to do.
 type Finding struct {
 	State State `json:"state"`
 
@@ -115,8 +115,8 @@ type Verdict struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// verdictOn puts findings in order. otherwise is the verdict if there are none.
-func verdictOn(at time.Time, findings []Finding, otherwise Finding) Verdict {
+// verdictOf puts findings in order. otherwise is the verdict if there are none.
+func verdictOf(at time.Time, findings []Finding, otherwise Finding) Verdict {
 	if len(findings) == 0 {
 		return Verdict{Finding: otherwise, At: at}
 	}
@@ -138,7 +138,7 @@ func (v Verdict) Tone() Tone {
 // Delivers reports whether messages flow, be it that some lanes don't, or late.
 func (v Verdict) Delivers() bool { return v.Tone() != Alarm }
 
-// Result is what a monitoring system makes of the verdict.
+// Result returns the verdict as a monitoring system's result.
 func (v Verdict) Result() Result { return v.Tone().result() }
 
 // Sentence is the verdict in words, as everything prints it: state, since when, where, cause, and which other states
@@ -199,7 +199,7 @@ func (v Verdict) Words() string {
 	return strings.Join(words, ", ")
 }
 
-// Remedy is what to do, in words and as a command; empty if nothing is to be done.
+// Remedy returns what to do, in words and as a command; empty if nothing is to be done.
 func (f Finding) Remedy() string {
 	if f.Advice == "" || f.Next == "" {
 		return f.Advice + f.Next
@@ -261,7 +261,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// Result is what a monitoring system makes of a verdict; its number is that of Nagios' plugins.
+// Result is a monitoring system's result; its numbers are those of Nagios' plugins.
 type Result int
 
 const (

@@ -9,9 +9,9 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// act does the job's verb, or takes it back, to those of its messages first < n <= last that are still as they were
-// listed. It returns how many these are.
-func (r *running) act(ctx context.Context, tx pgx.Tx, first, last int64) (int64, error) {
+// act does the job's verb, or undoes it, for its messages first < n <= last that are still as they were listed. It
+// returns how many these are.
+func (r *lockedJob) act(ctx context.Context, tx pgx.Tx, first, last int64) (int64, error) {
 	table, condition, do := "outbox.dead_letters", "t.dead_at = j.at", r.requeue
 	switch {
 	case r.undoing && r.verb == BulkDiscard:
@@ -35,7 +35,7 @@ func (r *running) act(ctx context.Context, tx pgx.Tx, first, last int64) (int64,
 			WHERE h.destination = t.destination AND h.lane = t.lane AND h.retry_at = 'infinity')`
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT t.destination, t.lane, t.id, t.message_id::text FROM outbox.job_messages j JOIN `+table+` t ON `+listed+`
+		SELECT t.destination, t.lane, t.id, t.message_id::text FROM outbox.job_messages j JOIN `+table+` t ON `+isListed+`
 		WHERE j.job = $1 AND j.n > $2 AND j.n <= $3 AND `+condition+` ORDER BY j.n FOR UPDATE OF t`, r.id, first, last)
 	if err != nil {
 		return 0, err
@@ -59,8 +59,7 @@ func (r *running) act(ctx context.Context, tx pgx.Tx, first, last int64) (int64,
 	return int64(len(chosen.ids)), do(ctx, tx, chosen)
 }
 
-// selected are the keys of locked rows; it is the first four arguments of statements that begin with
-// withSelected.
+// selected are the keys of locked rows.
 type selected struct {
 	destinations []string
 	lanes        []string
@@ -70,6 +69,7 @@ type selected struct {
 
 const withSelected = `WITH selected AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]::uuid[]) AS s (destination, lane, id, message_id))`
 
+// args passes the keys as $1–$4 to statements that begin with withSelected.
 func (c *selected) args(more ...any) []any {
 	return append([]any{c.destinations, c.lanes, c.ids, c.messages}, more...)
 }
@@ -85,7 +85,7 @@ const deadColumns = `destination, lane, id, ` + schema.MessageColumns + `, attem
 	` + schema.OriginalColumns
 
 // requeue moves dead letters to the holds. A requeued message that comes before the head takes its place.
-func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s WHERE `+deadSelected+` RETURNING d.*)
 		INSERT INTO outbox.holds (destination, lane, id, `+schema.MessageColumns+`, attempts, deaths, `+schema.OriginalColumns+`)
@@ -93,13 +93,13 @@ func (r *running) requeue(ctx context.Context, tx pgx.Tx, chosen selected) error
 	if err != nil {
 		return err
 	}
-	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
+	return makeHeadsDue(ctx, tx, chosen.destinations, chosen.lanes)
 }
 
-// headsDue gives the heads of lanes that got older holds, or have lost some, the time that they lack: the present. What
-// they have come before loses its time. The heads are locked before: a relay that is just delivering a head has seen
-// nothing of what this transaction has added, and would not look again. When it has committed, there is another head.
-func headsDue(ctx context.Context, tx pgx.Tx, destinations, lanes []string) error {
+// makeHeadsDue sets the time of the heads of lanes that have got older holds, or have lost some, to now. Former heads
+// lose their time. It first locks the heads: a relay that is just delivering a head doesn't see what this transaction
+// has added, and would not look again. When that relay has committed, there is another head.
+func makeHeadsDue(ctx context.Context, tx pgx.Tx, destinations, lanes []string) error {
 	for all := false; !all; {
 		if err := tx.QueryRow(ctx, lockHeadsSQL, destinations, lanes).Scan(&all); err != nil {
 			return fmt.Errorf("lock the heads of lanes: %w", err)
@@ -128,16 +128,16 @@ const headsDueSQL = `
 	UPDATE outbox.holds h SET retry_at = CASE WHEN s.first THEN clock_timestamp() END
 	FROM (` + headsSQL + `) s WHERE ` + heldSelected + ` AND s.first = (h.retry_at IS NULL)`
 
-func (r *running) unblock(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) unblock(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`
 		UPDATE outbox.holds h SET retry_at = clock_timestamp(), attempts = 0 FROM selected s WHERE `+heldSelected, chosen.args()...)
 	return err
 }
 
-// A message that is in the trash already was delivered twice, and failed twice.
+// A message that is already in the trash was delivered twice, and failed twice.
 const trashedAgain = ` ON CONFLICT (destination, id, message_id) DO UPDATE SET job = excluded.job, trashed_at = excluded.trashed_at`
 
-func (r *running) discard(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) discard(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.dead_letters d USING selected s WHERE `+deadSelected+` RETURNING d.*)
 		INSERT INTO outbox.trash (`+deadColumns+`, fingerprint, job)
@@ -146,7 +146,7 @@ func (r *running) discard(ctx context.Context, tx pgx.Tx, chosen selected) error
 }
 
 // discardBlocked makes dead letters in the trash of blocked messages, and the new heads of their lanes due.
-func (r *running) discardBlocked(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) discardBlocked(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.holds h USING selected s WHERE `+heldSelected+` RETURNING h.*)
 		INSERT INTO outbox.trash (destination, lane, id, `+schema.MessageColumns+`, attempts, reason, error, dead_at, deaths, fingerprint, job,
@@ -157,11 +157,12 @@ func (r *running) discardBlocked(ctx context.Context, tx pgx.Tx, chosen selected
 	if err != nil {
 		return err
 	}
-	return headsDue(ctx, tx, chosen.destinations, chosen.lanes)
+	return makeHeadsDue(ctx, tx, chosen.destinations, chosen.lanes)
 }
 
-// restore brings dead letters back from the trash. One that died once more in the meantime is the same message.
-func (r *running) restore(ctx context.Context, tx pgx.Tx, chosen selected) error {
+// restore brings dead letters back from the trash. One that has died once more meanwhile is a dead letter already, and
+// stays the one it is.
+func (r *lockedJob) restore(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`, moved AS (
 			DELETE FROM outbox.trash d USING selected s WHERE `+deadSelected+` RETURNING d.*)
 		INSERT INTO outbox.dead_letters (`+deadColumns+`) SELECT `+deadColumns+` FROM moved
@@ -169,14 +170,14 @@ func (r *running) restore(ctx context.Context, tx pgx.Tx, chosen selected) error
 	return err
 }
 
-func (r *running) acknowledge(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) acknowledge(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`
 		UPDATE outbox.dead_letters d SET acknowledged_at = clock_timestamp(), acknowledged_by = $5
 		FROM selected s WHERE `+deadSelected, chosen.args(r.actor)...)
 	return err
 }
 
-func (r *running) forget(ctx context.Context, tx pgx.Tx, chosen selected) error {
+func (r *lockedJob) forget(ctx context.Context, tx pgx.Tx, chosen selected) error {
 	_, err := tx.Exec(ctx, withSelected+`
 		UPDATE outbox.dead_letters d SET acknowledged_at = NULL, acknowledged_by = NULL
 		FROM selected s WHERE `+deadSelected+` AND d.acknowledged_by = $5`, chosen.args(r.actor)...)

@@ -19,10 +19,10 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Masked stands for what isn't shown. It can't be written back: see [EditDead].
+// Masked is shown in place of a hidden value. It can't be written back: see [EditDead].
 const Masked = "***"
 
-// Edit is what to change of a dead letter. The key and the aggregate stay: the order hangs on them.
+// Edit is a change of a dead letter. The key and the aggregate can't be changed, because the order depends on them.
 type Edit struct {
 	Topic, EventType, ContentType *string            // nil leaves it; an empty type removes it
 	Headers                       map[string]*string // nil removes the header
@@ -218,7 +218,8 @@ const restoreOriginalSQL = `
 		headers = (original ->> 'headers')::json, payload = original_payload, original = NULL, original_payload = NULL
 	WHERE destination = $1 AND id = $2 AND message_id = $3::text::uuid`
 
-// storeEdit leaves headers that the edit doesn't name as they are stored, also if they are why the message died.
+// storeEdit writes the edited message. Headers that the edit doesn't name stay as they are stored, even if they are the
+// reason why the message died.
 func storeEdit(ctx context.Context, tx pgx.Tx, letter find.DeadLetter, e Edit, row []any) (err error) {
 	m := outbox.Message{Topic: letter.Topic, EventType: letter.EventType, ContentType: letter.ContentType, Payload: letter.Payload}
 	if len(e.Headers) > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/shell"
 )
 
-// BulkVerb is what a job does to each of its messages.
+// BulkVerb is what a job does with each of its messages.
 type BulkVerb string
 
 // The verbs of jobs.
@@ -105,7 +105,7 @@ func Read(ctx context.Context, tx pgx.Tx, where string, limit int, args ...any) 
 		if err == nil && admin.Value(left) {
 			var of Replay
 			err = json.Unmarshal(j.Selection, &of)
-			j.Note = "the command that reads the archive has ended; to go on: " + of.goOn(j.ID)
+			j.Note = "the command that reads the archive has ended; to go on: " + of.resumeCommand(j.ID)
 		}
 		if j.State == Running && j.PerSecond > 0 {
 			j.Remaining = float64(j.Left) / j.PerSecond
@@ -134,11 +134,11 @@ func tooMany(all, most int64) error {
 	return fmt.Errorf("%w: %d are selected, at most %d may be: select fewer, or raise the maximum", admin.ErrTooMany, all, most)
 }
 
-// listed joins a table t to the list j of a job.
-const listed = `t.destination = j.destination AND t.lane = j.lane AND t.id = j.id AND t.message_id = j.message_id`
+// isListed is the condition that the message of a row t is the one of a row j of a job's list.
+const isListed = `t.destination = j.destination AND t.lane = j.lane AND t.id = j.id AND t.message_id = j.message_id`
 
-// running is a job whose row is locked.
-type running struct {
+// lockedJob is a job whose row is locked.
+type lockedJob struct {
 	id       int64
 	verb     BulkVerb
 	blocked  bool
@@ -149,8 +149,8 @@ type running struct {
 	actor    string
 }
 
-// why explains which messages a job has skipped.
-func (r *running) why() string {
+// skipNote explains which messages a job has skipped.
+func (r *lockedJob) skipNote() string {
 	if r.verb == BulkReplay {
 		return "some were not sent: they are held or dead at the destination, their key is blocked there (outbox dead ls --blocked), " +
 			"or their segment was emptied"
@@ -161,7 +161,7 @@ func (r *running) why() string {
 	return "some were requeued, discarded or restored since they were listed"
 }
 
-// Replay names messages that a destination has got, to be sent once more.
+// Replay selects messages that a destination has already got, to be sent once more.
 type Replay struct {
 	Destination string             `json:"destination"`  // that has got them
 	To          string             `json:"to,omitempty"` // where they are sent to; "": to Destination
@@ -173,7 +173,7 @@ type Replay struct {
 	Archive []string `json:"archive,omitempty"` // what a replay of [StartArchived] reads, which sets it
 }
 
-// target is where the messages are sent to.
+// target returns the destination that the messages are sent to.
 func (r Replay) target() string {
 	if r.To != "" {
 		return r.To
@@ -181,11 +181,11 @@ func (r Replay) target() string {
 	return r.Destination
 }
 
-// both are the destinations that must have got the messages.
-func (r Replay) both() []string { return slices.Compact([]string{r.Destination, r.target()}) }
+// destinations are those whose cursors must have passed a message that is replayed.
+func (r Replay) destinations() []string { return slices.Compact([]string{r.Destination, r.target()}) }
 
-// goOn is the command that goes on with a job of an archive.
-func (r Replay) goOn(id int64) string {
+// resumeCommand is the command that resumes a job of an archive.
+func (r Replay) resumeCommand(id int64) string {
 	text := "outbox replay --destination " + shell.Word(r.Destination)
 	if r.To != "" {
 		text += " --to " + shell.Word(r.To)

@@ -129,7 +129,7 @@ func runNext(ctx context.Context, db admin.DB, id int64) (worked bool, err error
 // runBatch runs one batch that is due, and returns the id of its job; 0 if there is none.
 func runBatch(ctx context.Context, db admin.DB, id int64) (job int64, err error) {
 	err = admin.InTx(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		var r running
+		var r lockedJob
 		err := tx.QueryRow(ctx, `
 			SELECT id, verb, blocked, state = 'undoing', position, total, coalesce(rate, 0), actor FROM outbox.jobs
 			WHERE state IN ('running', 'undoing') AND next_at <= clock_timestamp() AND ($1 = 0 OR id = $1)
@@ -150,7 +150,7 @@ func runBatch(ctx context.Context, db admin.DB, id int64) (job int64, err error)
 		if r.verb == BulkReplay {
 			to, changed, err = r.replay(ctx, tx, size)
 		} else {
-			to, changed, err = r.nextOfList(ctx, tx, size)
+			to, changed, err = r.actOnNext(ctx, tx, size)
 		}
 		if errors.Is(err, errWait) {
 			_, err = tx.Exec(ctx, `UPDATE outbox.jobs SET next_at = clock_timestamp() + $2 * interval '1 microsecond' WHERE id = $1`,
@@ -174,15 +174,15 @@ func runBatch(ctx context.Context, db admin.DB, id int64) (job int64, err error)
 				next_at = CASE WHEN $2::bigint NOT IN (0, total) THEN clock_timestamp() + $6::float8 * interval '1 second' END,
 				state = CASE WHEN $2::bigint = 0 THEN 'undone' WHEN $2::bigint = total AND state = 'running' THEN 'done' ELSE state END,
 				ended_at = CASE WHEN $2::bigint IN (0, total) THEN clock_timestamp() END
-			WHERE id = $1`, r.id, to, changed, skipped, r.why(), pause)
+			WHERE id = $1`, r.id, to, changed, skipped, r.skipNote(), pause)
 		return err
 	})
 	return job, err
 }
 
-// nextOfList acts on the next messages of the list. To undo, it acts on the last ones before the position. It returns
+// actOnNext acts on the next messages of the list. To undo, it acts on the last ones before the position. It returns
 // the new position.
-func (r *running) nextOfList(ctx context.Context, tx pgx.Tx, size int64) (to, changed int64, err error) {
+func (r *lockedJob) actOnNext(ctx context.Context, tx pgx.Tx, size int64) (to, changed int64, err error) {
 	if r.undoing {
 		to = max(r.position-size, 0)
 		changed, err = r.act(ctx, tx, to, r.position)

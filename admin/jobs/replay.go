@@ -19,10 +19,10 @@ import (
 
 // States of the messages in the groups of a replay. Those that wait are not on its list.
 const (
-	ReplayPassed  = find.AtPassed
-	ReplayHeld    = find.AtHeld
-	ReplayDead    = find.AtDead
-	ReplayWaiting = find.AtWaiting
+	ReplayPassed  = find.StatePassed
+	ReplayHeld    = find.StateHeld
+	ReplayDead    = find.StateDead
+	ReplayWaiting = find.StateWaiting
 )
 
 const (
@@ -81,7 +81,7 @@ func (r Replay) sameArchive(ctx context.Context, db admin.DB, id int64) error {
 	case len(of.Archive) == 0:
 		return fmt.Errorf("job %d is of the segments, not of an archive", id)
 	}
-	return fmt.Errorf("job %d is of an archive, which a command has to read: %s", id, of.goOn(id))
+	return fmt.Errorf("job %d is of an archive, which a command has to read: %s", id, of.resumeCommand(id))
 }
 
 func (r Replay) validate() error {
@@ -98,7 +98,7 @@ func (r Replay) validate() error {
 	return nil
 }
 
-// bound is what the cursor of some shards had passed when a replay was listed.
+// bound is the position of the cursor of some shards at the time when a replay was listed.
 type bound struct {
 	Destination string `json:"destination"`
 	First       int    `json:"first"`
@@ -112,7 +112,7 @@ func replayBounds(ctx context.Context, tx pgx.Tx, r Replay) (bounds []bound, err
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range r.both() {
+	for _, name := range r.destinations() {
 		n := len(bounds)
 		for _, c := range all {
 			if c.Destination != name {
@@ -152,7 +152,7 @@ func planReplay(ctx context.Context, tx pgx.Tx, r Replay, most int64, action adm
 	if err != nil {
 		return 0, err
 	}
-	note, err := gone(ctx, tx, r.Messages)
+	note, err := emptiedNote(ctx, tx, r.Messages)
 	if err != nil {
 		return 0, err
 	}
@@ -162,9 +162,9 @@ func planReplay(ctx context.Context, tx pgx.Tx, r Replay, most int64, action adm
 	if err != nil {
 		return 0, err
 	}
-	where := find.Conditions{Text: "true", Args: []any{id, r.both(), r.target()}}
+	where := find.Conditions{Text: "true", Args: []any{id, r.destinations(), r.target()}}
 	where.Match(r.Messages)
-	passed := passedBy(&where, bounds, len(r.both()))
+	passed := passedBy(&where, bounds, len(r.destinations()))
 	// One walk over the messages: by page, range of transactions, topic and state.
 	var total, others int64
 	err = tx.QueryRow(ctx, `
@@ -190,7 +190,7 @@ func planReplay(ctx context.Context, tx pgx.Tx, r Replay, most int64, action adm
 		return 0, err
 	case total == 0 && others > 0:
 		return 0, fmt.Errorf("%w: %d match, and %s has not got them yet: they will be delivered anyway", admin.ErrNotFound,
-			others, strings.Join(r.both(), " or "))
+			others, strings.Join(r.destinations(), " or "))
 	case total == 0 && note != "":
 		return 0, fmt.Errorf("%w: nothing is there that matches: %s", admin.ErrNotFound, note)
 	case total == 0:
@@ -202,9 +202,9 @@ func planReplay(ctx context.Context, tx pgx.Tx, r Replay, most int64, action adm
 	return id, nil
 }
 
-// gone says what the filter asks for and the segments have no more. A segment is emptied when every destination has
-// passed it.
-func gone(ctx context.Context, tx pgx.Tx, f find.MessageFilter) (note string, err error) {
+// emptiedNote returns a note if the filter asks for messages of segments that were emptied. That happens when every
+// destination has passed a segment.
+func emptiedNote(ctx context.Context, tx pgx.Tx, f find.MessageFilter) (note string, err error) {
 	if len(f.MessageIDs) > 0 {
 		where := find.Conditions{Text: "true"}
 		where.Match(find.MessageFilter{MessageIDs: f.MessageIDs})
@@ -246,11 +246,12 @@ func gone(ctx context.Context, tx pgx.Tx, f find.MessageFilter) (note string, er
 	return note, err
 }
 
-// errWait means that a batch has to wait for what is outstanding.
+// errWait means that a batch has to wait until outstanding messages have arrived.
 var errWait = errors.New("too many are outstanding")
 
-// room returns how many more messages a replay may send to a target before others have arrived. None is errWait.
-func room(ctx context.Context, tx pgx.Tx, id int64, target string) (int64, error) {
+// capacity returns how many more messages a replay may send to a target before others have arrived. If none, it is
+// errWait.
+func capacity(ctx context.Context, tx pgx.Tx, id int64, target string) (int64, error) {
 	var outstanding int64
 	var here bool
 	err := tx.QueryRow(ctx, `
@@ -284,7 +285,7 @@ const holdPageSQL = `
 
 // replay makes holds of the next messages of a replay's list, in the order of their ids, and returns how far it has
 // come in the list and how many they are.
-func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent int64, err error) {
+func (r *lockedJob) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent int64, err error) {
 	var of Replay
 	var stored, limits []byte
 	var after int64
@@ -296,7 +297,7 @@ func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent i
 	if err := errors.Join(json.Unmarshal(stored, &of), json.Unmarshal(limits, &bounds)); err != nil {
 		return 0, 0, fmt.Errorf("read what is selected: %w", err)
 	}
-	free, err := room(ctx, tx, r.id, of.target())
+	free, err := capacity(ctx, tx, r.id, of.target())
 	if err != nil {
 		return 0, 0, err
 	}
@@ -316,9 +317,9 @@ func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent i
 	}
 	end := (page+1)*replayPage - 1
 	where := find.Conditions{Text: "m.xid BETWEEN r.first AND r.last AND m.id BETWEEN $4 AND $5",
-		Args: []any{r.id, of.target(), of.both(), max(page*replayPage, after+1), end, size, first, last}}
+		Args: []any{r.id, of.target(), of.destinations(), max(page*replayPage, after+1), end, size, first, last}}
 	where.Match(of.Messages)
-	where.Text += " AND " + passedBy(&where, bounds, len(of.both()))
+	where.Text += " AND " + passedBy(&where, bounds, len(of.destinations()))
 	if err := admin.PreferIndexes(ctx, tx); err != nil {
 		return 0, 0, err
 	}
@@ -341,7 +342,7 @@ func (r *running) replay(ctx context.Context, tx pgx.Tx, size int64) (to, sent i
 	if _, err := tx.Exec(ctx, `UPDATE outbox.jobs SET last_id = $2 WHERE id = $1`, r.id, reached); err != nil {
 		return 0, 0, err
 	}
-	return to, sent, headsDue(ctx, tx, slices.Repeat([]string{of.target()}, len(lanes)), lanes)
+	return to, sent, makeHeadsDue(ctx, tx, slices.Repeat([]string{of.target()}, len(lanes)), lanes)
 }
 
 // StopReplays ends every replay, because its list is of transactions and ids that mean something else from now on.

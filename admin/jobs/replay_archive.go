@@ -19,7 +19,7 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// Archived are messages that this process alone can read. They may be read several times, and must be the same each
+// Archived are messages that only this process can read. They may be read several times, and must be the same each
 // time.
 type Archived struct {
 	Names    []string // what is read, for the audit
@@ -46,7 +46,7 @@ func planArchived(ctx context.Context, tx pgx.Tx, r Replay, from Archived, most 
 		return 0, err
 	}
 	where := find.Conditions{Text: "true"}
-	passed := passedBy(&where, bounds, len(r.both()))
+	passed := passedBy(&where, bounds, len(r.destinations()))
 	var beyond int64
 	err = tx.QueryRow(ctx, `SELECT coalesce(min(m.id), 9223372036854775806) FROM outbox.messages m WHERE NOT `+passed, where.Args...).Scan(&beyond)
 	if err != nil {
@@ -55,7 +55,7 @@ func planArchived(ctx context.Context, tx pgx.Tx, r Replay, from Archived, most 
 	type group struct{ topic, state string }
 	groups := make(map[group]int64)
 	var total, others int64
-	for m, err := range r.of(from) {
+	for m, err := range r.selectFrom(from) {
 		if err != nil {
 			return 0, err
 		}
@@ -70,7 +70,7 @@ func planArchived(ctx context.Context, tx pgx.Tx, r Replay, from Archived, most 
 	switch {
 	case total == 0 && others > 0:
 		return 0, fmt.Errorf("%w: %d match, and %s may not have got them yet: they are as new as what waits",
-			admin.ErrNotFound, others, r.both())
+			admin.ErrNotFound, others, r.destinations())
 	case total == 0:
 		return 0, nil
 	case most > 0 && total > most:
@@ -90,8 +90,8 @@ func planArchived(ctx context.Context, tx pgx.Tx, r Replay, from Archived, most 
 	return id, err
 }
 
-// of reads the messages that r selects, each once.
-func (r Replay) of(from Archived) iter.Seq2[*outbox.Message, error] {
+// selectFrom yields the messages of the archive that r selects, each once.
+func (r Replay) selectFrom(from Archived) iter.Seq2[*outbox.Message, error] {
 	return func(yield func(*outbox.Message, error) bool) {
 		seen := make(map[outbox.ID]bool)
 		for m, err := range from.Messages {
@@ -144,7 +144,7 @@ func FeedReplay(ctx context.Context, db admin.DB, id int64, from Archived, progr
 		batch = batch[:0]
 		return err
 	}
-	for m, err := range r.of(from) {
+	for m, err := range r.selectFrom(from) {
 		if err != nil {
 			return job, fmt.Errorf("read the archive: %w", err)
 		}
@@ -187,7 +187,7 @@ func feedBatch(ctx context.Context, db admin.DB, id, position int64, r Replay, b
 			case running && at != position:
 				return fmt.Errorf("another command goes on with job %d", id)
 			case running && len(batch) > 0:
-				_, err := room(ctx, tx, id, r.target())
+				_, err := capacity(ctx, tx, id, r.target())
 				if full = errors.Is(err, errWait); full {
 					return nil
 				}
@@ -253,15 +253,15 @@ func holdArchived(ctx context.Context, tx pgx.Tx, id int64, r Replay, batch []*o
 		page AS MATERIALIZED (SELECT m.*, `+schema.LaneSQL+` AS lane FROM given m),
 		held AS (`+holdPageSQL+`)
 		SELECT count(*), coalesce(array_agg(DISTINCT lane), '{}') FROM held`,
-		id, r.target(), r.both(), ids, messageIDs, texts[0], texts[1], texts[2], texts[3], texts[4], texts[5],
+		id, r.target(), r.destinations(), ids, messageIDs, texts[0], texts[1], texts[2], texts[3], texts[4], texts[5],
 		payloads, headers, deliver, created).Scan(&sent, &lanes)
 	if err != nil {
 		return fmt.Errorf("hold what is replayed: %w", err)
 	}
-	if err := headsDue(ctx, tx, slices.Repeat([]string{r.target()}, len(lanes)), lanes); err != nil {
+	if err := makeHeadsDue(ctx, tx, slices.Repeat([]string{r.target()}, len(lanes)), lanes); err != nil {
 		return err
 	}
-	why := (&running{verb: BulkReplay}).why()
+	why := (&lockedJob{verb: BulkReplay}).skipNote()
 	_, err = tx.Exec(ctx, `
 		UPDATE outbox.jobs SET position = position + $2, done = done + $3, begun_at = coalesce(begun_at, clock_timestamp()),
 			note = CASE WHEN $3 < $2 THEN $4 ELSE note END, state = CASE WHEN position + $2 >= total THEN 'done' ELSE state END,

@@ -10,7 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// Retried is what [Retry] has made due.
+// Retried is the result of [Retry].
 type Retried struct {
 	admin.Target
 	Keys int64 `json:"keys"` // a message without a key counts as one

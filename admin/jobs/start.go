@@ -100,14 +100,14 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s find.Selection, max i
 	}
 	tag, err := tx.Exec(ctx, `
 		INSERT INTO outbox.job_messages (job, n, destination, lane, id, message_id, at)
-		SELECT $9, row_number() OVER (ORDER BY destination, id, message_id), destination, lane, id, message_id, `+s.At()+` FROM `+s.Table()+`
+		SELECT $9, row_number() OVER (ORDER BY destination, id, message_id), destination, lane, id, message_id, `+s.TimeColumn()+` FROM `+s.Table()+`
 		WHERE `+s.Where()+` ORDER BY destination, id, message_id LIMIT $10`, append(s.Args(), id, limit)...)
 	if err != nil {
 		return 0, err
 	}
 	switch total := tag.RowsAffected(); {
 	case total == 0 && s.Named():
-		return 0, fmt.Errorf("%w: no %s has such an id", admin.ErrNotFound, s.Kind())
+		return 0, fmt.Errorf("%w: no %s has such an id", admin.ErrNotFound, s.Noun())
 	case total == 0:
 		_, err := tx.Exec(ctx, `DELETE FROM outbox.jobs WHERE id = $1`, id)
 		return 0, err
@@ -119,7 +119,7 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s find.Selection, max i
 		return 0, tooMany(all, max)
 	}
 	if verb == BulkRequeue && !s.Blocked {
-		if err := deliverable(ctx, tx, id); err != nil {
+		if err := refuseUndeliverable(ctx, tx, id); err != nil {
 			return 0, err
 		}
 	}
@@ -131,13 +131,13 @@ func plan(ctx context.Context, tx pgx.Tx, verb BulkVerb, s find.Selection, max i
 		UPDATE outbox.jobs SET total = $2, groups = coalesce((
 			SELECT jsonb_agg(jsonb_build_object('destination', destination, 'topic', topic, 'reason', reason, 'n', n) ORDER BY n DESC, destination, topic, reason)
 			FROM (SELECT t.destination, `+admin.Readable("t.topic")+` AS topic, `+reason+` AS reason, count(*) AS n
-			      FROM outbox.job_messages j JOIN `+s.Table()+` t ON `+listed+` WHERE j.job = $1 GROUP BY 1, 2, 3 ORDER BY 4 DESC LIMIT 200) g), '[]')
+			      FROM outbox.job_messages j JOIN `+s.Table()+` t ON `+isListed+` WHERE j.job = $1 GROUP BY 1, 2, 3 ORDER BY 4 DESC LIMIT 200) g), '[]')
 		WHERE id = $1`, id, tag.RowsAffected())
 	return id, err
 }
 
-// deliverable refuses to requeue messages that no relay would deliver, or that are all behind blocked heads.
-func deliverable(ctx context.Context, tx pgx.Tx, id int64) error {
+// refuseUndeliverable refuses to requeue messages that no relay would deliver, or that are all behind blocked heads.
+func refuseUndeliverable(ctx context.Context, tx pgx.Tx, id int64) error {
 	rows, err := tx.Query(ctx, `
 		SELECT DISTINCT destination FROM outbox.job_messages j
 		WHERE job = $1 AND NOT EXISTS (SELECT FROM outbox.cursors c WHERE c.destination = j.destination) ORDER BY 1`, id)

@@ -36,25 +36,25 @@ type RowSelection struct {
 	Max         int64    `json:"-"`                 // more are an ErrTooMany; 0: any number
 }
 
-// RowOutcome is what a verb has done to rows of a table.
+// RowOutcome is the result of a verb on rows of a table.
 type RowOutcome struct {
 	Destination string `json:"destination"`
 	Table       string `json:"table"`
 	Rows        int64  `json:"rows"`
 }
 
-// DeadRowPlace is where a destination's own table has its dead letters, as the mapping keeps them: by a status, or in a
-// table for them. Or it is where its blocked rows are.
-type DeadRowPlace struct {
+// DeadRowTable says where the dead letters of a destination's own table are, or its blocked rows: in the table itself,
+// by a status, or in a table for them.
+type DeadRowTable struct {
 	mapping.Mapping
 	strategy string
-	of       *mapping.Table // the destination's
+	table    *mapping.Table // the destination's
 	In       *mapping.Table // where the dead letters are
 	Where    string         // the condition for a row m of it
 }
 
-// readDeadRows finds the place of a destination's dead letters, or of its blocked rows.
-func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bool) (*DeadRowPlace, error) {
+// readDeadRows returns where a destination's dead letters or blocked rows are.
+func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bool) (*DeadRowTable, error) {
 	var strategy string
 	var m mapping.Mapping
 	err := tx.QueryRow(ctx, `SELECT strategy, mapping FROM outbox.tables WHERE destination = $1 ORDER BY updated_at DESC LIMIT 1`,
@@ -69,9 +69,9 @@ func readDeadRows(ctx context.Context, tx pgx.Tx, destination string, blocked bo
 	return DeadRowsOf(ctx, tx, strategy, m, blocked)
 }
 
-// DeadRowsOf finds the place of dead letters, or of blocked rows, by a mapping.
-func DeadRowsOf(ctx context.Context, tx pgx.Tx, strategy string, m mapping.Mapping, blocked bool) (d *DeadRowPlace, err error) {
-	d = &DeadRowPlace{strategy: strategy, Mapping: m}
+// DeadRowsOf returns where a mapping keeps dead letters or blocked rows.
+func DeadRowsOf(ctx context.Context, tx pgx.Tx, strategy string, m mapping.Mapping, blocked bool) (d *DeadRowTable, err error) {
+	d = &DeadRowTable{strategy: strategy, Mapping: m}
 	switch {
 	case blocked && d.Mapping.Blocked() == "":
 		return nil, fmt.Errorf("%w: the mapping of table %s has no column for the time of the next attempt, so the relay alone knows "+
@@ -80,10 +80,10 @@ func DeadRowsOf(ctx context.Context, tx pgx.Tx, strategy string, m mapping.Mappi
 	case !blocked && !d.Failure.Place():
 		return nil, fmt.Errorf("%w: the mapping of table %s has no place for dead letters", admin.ErrNotFound, d.Table)
 	}
-	if d.of, err = readTable(ctx, tx, d.Table); err != nil {
+	if d.table, err = readTable(ctx, tx, d.Table); err != nil {
 		return nil, err
 	}
-	d.In, d.Where = d.of, "true"
+	d.In, d.Where = d.table, "true"
 	switch {
 	case blocked:
 		d.Where = d.Mapping.Blocked()
@@ -104,7 +104,7 @@ func readTable(ctx context.Context, tx pgx.Tx, name string) (*mapping.Table, err
 }
 
 // value is the first of the columns that the dead letters have, cast to a type; NULL if they have none.
-func (d *DeadRowPlace) value(kind string, columns ...string) string {
+func (d *DeadRowTable) value(kind string, columns ...string) string {
 	for _, name := range columns {
 		if name != "" && d.In.Column(name) != nil {
 			return fmt.Sprintf("m.%s::%s", schema.QuoteIdentifier(name), kind)
@@ -113,29 +113,31 @@ func (d *DeadRowPlace) value(kind string, columns ...string) string {
 	return "NULL::" + kind
 }
 
-// AtSQL is the expression for when a row died. The columns of a table for dead letters come first; a table with a
-// status has only those of the mapping.
-func (d *DeadRowPlace) AtSQL() string {
-	return d.value("timestamptz", d.own("dead_at"), d.Failure.LastAttempt, d.Done.UpdatedAt)
+// AtSQL is when a row died, as an expression. The columns of a table for dead letters come first; a table with a status
+// has only those of the mapping.
+func (d *DeadRowTable) AtSQL() string {
+	return d.value("timestamptz", d.deadTableColumn("dead_at"), d.Failure.LastAttempt, d.Done.UpdatedAt)
 }
 
-// ErrorSQL is the expression for why.
-func (d *DeadRowPlace) ErrorSQL() string { return d.value("text", d.own("error"), d.Failure.Error) }
-
-func (d *DeadRowPlace) attempts() string {
-	return d.value("bigint", d.own("attempts"), d.Failure.Attempts)
+// ErrorSQL is the reason why a row died, as an expression.
+func (d *DeadRowTable) ErrorSQL() string {
+	return d.value("text", d.deadTableColumn("error"), d.Failure.Error)
 }
 
-// own is a column that only a table for dead letters has by its name.
-func (d *DeadRowPlace) own(column string) string {
-	if d.In == d.of {
+func (d *DeadRowTable) attempts() string {
+	return d.value("bigint", d.deadTableColumn("attempts"), d.Failure.Attempts)
+}
+
+// deadTableColumn returns a column that only a table for dead letters has under its name.
+func (d *DeadRowTable) deadTableColumn(column string) string {
+	if d.In == d.table {
 		return ""
 	}
 	return column
 }
 
-// selected is the condition for the rows that s names. Its argument, if there is one, is $1.
-func (d *DeadRowPlace) selected(s RowSelection) (where string, args []any, err error) {
+// selected returns the condition for the rows of s. Its argument, if there is one, is $1.
+func (d *DeadRowTable) selected(s RowSelection) (where string, args []any, err error) {
 	if len(s.IDs) == 0 {
 		return d.Where, nil, nil
 	}
@@ -189,7 +191,7 @@ func DeadRows(ctx context.Context, db admin.DB, s RowSelection, limit int) (list
 //
 // It is one transaction. It needs the rights of the relay, and INSERT on the table for rows that go back.
 func RequeueRows(ctx context.Context, db admin.DB, s RowSelection, action admin.Action) (RowOutcome, error) {
-	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *DeadRowPlace, where string, args []any,
+	return actOnRows(ctx, db, "requeue_rows", s, action, func(tx pgx.Tx, d *DeadRowTable, where string, args []any,
 		before int64) (int64, error) {
 		sql, err := d.requeueSQL(where)
 		if err != nil {
@@ -206,7 +208,7 @@ func RequeueRows(ctx context.Context, db admin.DB, s RowSelection, action admin.
 		}
 		if gone := before - left; gone > tag.RowsAffected() {
 			return 0, fmt.Errorf("table %s has taken %d of %d rows, so none is moved: one of its triggers drops rows without an error",
-				d.of.TableName(), tag.RowsAffected(), gone)
+				d.table.TableName(), tag.RowsAffected(), gone)
 		}
 		// Those that were acknowledged may be among them.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE outbox.tables_acknowledged SET messages = least(messages, (SELECT count(*) FROM %s m WHERE %s))
@@ -220,7 +222,7 @@ func RequeueRows(ctx context.Context, db admin.DB, s RowSelection, action admin.
 // are an ErrTooMany.
 func AcknowledgeRows(ctx context.Context, db admin.DB, destination string, most int64, action admin.Action) (RowOutcome, error) {
 	return actOnRows(ctx, db, "acknowledge_rows", RowSelection{Destination: destination, Max: most}, action,
-		func(tx pgx.Tx, d *DeadRowPlace, where string, _ []any, _ int64) (n int64, err error) {
+		func(tx pgx.Tx, d *DeadRowTable, where string, _ []any, _ int64) (n int64, err error) {
 			err = tx.QueryRow(ctx, fmt.Sprintf(`INSERT INTO outbox.tables_acknowledged (destination, messages) SELECT $1, count(*) FROM %s m WHERE %s
 				ON CONFLICT (destination) DO UPDATE SET messages = excluded.messages, acknowledged_at = excluded.acknowledged_at RETURNING messages`,
 				d.In.TableName(), where), destination).Scan(&n)
@@ -230,7 +232,7 @@ func AcknowledgeRows(ctx context.Context, db admin.DB, destination string, most 
 
 // actOnRows counts what s names, and runs act on it, which gets that number and returns how many rows it has changed.
 func actOnRows(ctx context.Context, db admin.DB, verb string, s RowSelection, action admin.Action,
-	act func(tx pgx.Tx, d *DeadRowPlace, where string, args []any, before int64) (int64, error)) (out RowOutcome, err error) {
+	act func(tx pgx.Tx, d *DeadRowTable, where string, args []any, before int64) (int64, error)) (out RowOutcome, err error) {
 	err = admin.Write(ctx, db, action, func(tx pgx.Tx) error {
 		d, err := readDeadRows(ctx, tx, s.Destination, s.Blocked)
 		if err != nil {
@@ -265,19 +267,13 @@ func actOnRows(ctx context.Context, db admin.DB, verb string, s RowSelection, ac
 }
 
 // requeueSQL sends the rows m of a condition once more.
-func (d *DeadRowPlace) requeueSQL(where string) (string, error) {
-	set := d.anew()
-	if d.Done.How == mapping.DoneStatus && (d.In == d.of || d.Claim.Status != "") {
-		set[d.Done.Column] = schema.QuoteLiteral(d.Done.Waiting)
+func (d *DeadRowTable) requeueSQL(where string) (string, error) {
+	set := d.SetUntried(d.table)
+	if d.Done.How == mapping.DoneStatus && (d.In == d.table || d.Claim.Status != "") {
+		set.Set(d.Done.Column, schema.QuoteLiteral(d.Done.Waiting))
 	}
-	if d.In == d.of {
-		var list []string
-		for _, c := range d.of.Columns {
-			if value, ok := set[c.Name]; ok {
-				list = append(list, schema.QuoteIdentifier(c.Name)+" = "+value)
-			}
-		}
-		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.of.TableName(), strings.Join(list, ", "), where), nil
+	if d.In == d.table {
+		return fmt.Sprintf("UPDATE %s m SET %s WHERE %s", d.table.TableName(), set, where), nil
 	}
 	copies := slices.Contains([]string{mapping.XMin, mapping.Serial, mapping.Replication}, d.strategy)
 	order := ""
@@ -285,42 +281,23 @@ func (d *DeadRowPlace) requeueSQL(where string) (string, error) {
 		order = " ORDER BY g." + schema.QuoteIdentifier(d.ID)
 	}
 	var names, values []string
-	for _, c := range d.of.Columns {
+	for _, c := range d.table.Columns {
 		drawn := c.Name == d.ID && (c.Sequence != 0 || c.Default != "") || c.Name == d.Offsets.Transaction
 		from := d.In.Column(c.Name)
-		value, anew := set[c.Name]
+		value := set.Value(c.Name)
 		switch {
-		case c.Generated || copies && drawn || !anew && from == nil:
+		case c.Generated || copies && drawn || value == "" && from == nil:
 			continue
-		case !anew && from.Type != c.Type:
+		case value == "" && from.Type != c.Type:
 			value = fmt.Sprintf("g.%s::%s", schema.QuoteIdentifier(c.Name), c.Type)
-		case !anew:
+		case value == "":
 			value = "g." + schema.QuoteIdentifier(c.Name)
 		}
 		names, values = append(names, schema.QuoteIdentifier(c.Name)), append(values, value)
 	}
 	if len(names) == 0 {
-		return "", fmt.Errorf("tables %s and %s have no column in common", d.In.TableName(), d.of.TableName())
+		return "", fmt.Errorf("tables %s and %s have no column in common", d.In.TableName(), d.table.TableName())
 	}
 	return fmt.Sprintf("WITH g AS (DELETE FROM %s m WHERE %s RETURNING m.*) INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM g%s",
-		d.In.TableName(), where, d.of.TableName(), strings.Join(names, ", "), strings.Join(values, ", "), order), nil
-}
-
-// anew is what the columns of a row have that was never tried.
-func (d *DeadRowPlace) anew() map[string]string {
-	set := map[string]string{}
-	for name, otherwise := range map[string]string{d.Failure.Error: "''", d.Failure.NextAttempt: "clock_timestamp()",
-		d.Claim.Until: "clock_timestamp()", d.Claim.Owner: "''"} {
-		if c := d.of.Column(name); c != nil && c.NotNull {
-			set[name] = otherwise
-		} else if c != nil {
-			set[name] = "NULL"
-		}
-	}
-	for name, value := range map[string]string{d.Failure.Attempts: "0", d.Done.Flag: "false", d.Done.UpdatedAt: "clock_timestamp()"} {
-		if name != "" {
-			set[name] = value
-		}
-	}
-	return set
+		d.In.TableName(), where, d.table.TableName(), strings.Join(names, ", "), strings.Join(values, ", "), order), nil
 }

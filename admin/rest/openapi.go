@@ -19,7 +19,7 @@ type object = map[string]any
 func Describe(table []verbs.Verb) map[string]any {
 	s := schemas{}
 	problem := object{"description": "Refused, or failed: detail says why, and what to do.",
-		"content": object{problemType: object{"schema": s.of(reflect.TypeFor[Problem]())}}}
+		"content": object{problemType: object{"schema": s.schemaOf(reflect.TypeFor[Problem]())}}}
 	paths := object{
 		"/api/v1/openapi.json": object{"get": object{
 			"operationId": "openapi", "summary": "This description", "tags": []string{"viewer"},
@@ -35,7 +35,7 @@ func Describe(table []verbs.Verb) map[string]any {
 	for _, v := range table {
 		op := object{
 			"operationId": strings.ReplaceAll(v.Name, " ", "_"), "summary": v.Short, "tags": []string{string(v.Role)},
-			"responses": object{"200": content("The result.", "application/json", s.of(v.Result())), "default": problem},
+			"responses": object{"200": content("The result.", "application/json", s.schemaOf(v.Result())), "default": problem},
 		}
 		if v.Long != "" {
 			op["description"] = v.Long
@@ -133,8 +133,8 @@ func param(p verbs.Param) object {
 // schemas are the structs of results by name.
 type schemas map[string]object
 
-// of is the schema of a type, as package json writes it.
-func (s schemas) of(t reflect.Type) object {
+// schemaOf returns the schema of a type as package json writes it.
+func (s schemas) schemaOf(t reflect.Type) object {
 	switch {
 	case t == reflect.TypeFor[json.RawMessage]():
 		return object{}
@@ -145,14 +145,14 @@ func (s schemas) of(t reflect.Type) object {
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		return object{"anyOf": []object{s.of(t.Elem()), {"type": "null"}}}
+		return object{"anyOf": []object{s.schemaOf(t.Elem()), {"type": "null"}}}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
 			return object{"type": "string", "contentEncoding": "base64"}
 		}
-		return object{"type": []string{"array", "null"}, "items": s.of(t.Elem())}
+		return object{"type": []string{"array", "null"}, "items": s.schemaOf(t.Elem())}
 	case reflect.Map:
-		return object{"type": []string{"object", "null"}, "additionalProperties": s.of(t.Elem())}
+		return object{"type": []string{"object", "null"}, "additionalProperties": s.schemaOf(t.Elem())}
 	case reflect.String:
 		return object{"type": "string"}
 	case reflect.Bool:
@@ -183,7 +183,7 @@ func (s schemas) add(t reflect.Type) {
 		if name == "" {
 			name = f.Name
 		}
-		properties[name] = s.of(f.Type)
+		properties[name] = s.schemaOf(f.Type)
 		if !strings.Contains(options, "omit") {
 			required = append(required, name)
 		}

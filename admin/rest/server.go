@@ -25,7 +25,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/sse"
 )
 
-// Options is what the API needs. DB and Access are required.
+// Options configure the API. DB and Access are required.
 type Options struct {
 	// DB is where verbs run.
 	DB admin.DB
@@ -44,7 +44,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Caller is who asks.
+// Caller is the person or program that sends a request.
 type Caller struct {
 	// Name is the actor in the audit.
 	Name string
@@ -137,8 +137,9 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream))
 	for _, v := range table {
 		methods[v.Path()] = v.Method()
-		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(
-			func(w http.ResponseWriter, r *http.Request, c Caller) { a.verb(w, r, c, v) }))
+		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) {
+			a.verb(w, r, c, v)
+		}))
 	}
 	mux.HandleFunc("/", a.authenticated(func(w http.ResponseWriter, r *http.Request, _ Caller) {
 		if allowed := methods[r.URL.Path]; allowed != "" {
@@ -166,8 +167,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r)
 }
 
-// Caller tells who asks. If that isn't known, or who asks may not, the error is to be answered with the status: 401,
-// for which the answer gets the header that asks for a login, or 403.
+// Caller identifies who sends a request. If it can't, or if that caller has no access, answer with the error and the
+// status: 401, for which the answer gets the header that asks for a login, or 403.
 func (a *API) Caller(w http.ResponseWriter, r *http.Request) (caller Caller, status int, err error) {
 	caller, err = a.options.Access(r)
 	switch {
@@ -205,7 +206,7 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 		refuse(w, err)
 		return
 	}
-	Patience(w, v)
+	ExtendDeadlines(w, v)
 	result, err := a.Run(r.Context(), c, v, params)
 	if errors.Is(err, errBusy) {
 		w.Header().Set("Retry-After", "1")
@@ -217,9 +218,9 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 	write(w, http.StatusOK, "application/json", result)
 }
 
-// Patience gives the answer to a request the time that the verb may take: a verb may last longer than a server gives an
-// answer by default, and the client has its time to take the answer.
-func Patience(w http.ResponseWriter, v verbs.Verb) {
+// ExtendDeadlines sets the deadlines of an answer by the verb: a verb may run for longer than a server allows by
+// default, and the client needs time to read the answer.
+func ExtendDeadlines(w http.ResponseWriter, v verbs.Verb) {
 	control := http.NewResponseController(w)
 	// not every server has them
 	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+answerTimeout))
@@ -265,7 +266,7 @@ func forbidden(c Caller, v verbs.Verb) error {
 	return refusal{http.StatusForbidden, fmt.Sprintf("%q is for operators, and %s is a viewer", v.Name, c.Name)}
 }
 
-// Allowed reports what of the verb and its parameters the caller may not use.
+// Allowed returns an error if the caller may not use the verb with these parameters.
 func (a *API) Allowed(c Caller, v verbs.Verb, params any) error {
 	if !c.may(v.Role, v, params) {
 		return forbidden(c, v)
@@ -376,7 +377,7 @@ func paramOf(v verbs.Verb, name string) (verbs.Param, error) {
 	return verbs.Param{}, &verbs.Fault{Field: name, Text: fmt.Sprintf("is no parameter of %q", v.Name)}
 }
 
-// masked hides in payloads and headers what is configured.
+// masked hides the configured parts of payloads and headers.
 func (a *API) masked(result any) any {
 	mask := func(headers *json.RawMessage, payload *[]byte) {
 		*headers = hideHeaders(*headers, a.options.MaskHeader)
@@ -430,8 +431,7 @@ func Request(ctx context.Context, base *url.URL, v verbs.Verb, params any) (*htt
 	return r, err
 }
 
-// Result reads the answer to a request for a verb. Its errors tell apart what Run's do: a [*verbs.Fault],
-// [admin.ErrNotFound].
+// Result reads the answer to a request for a verb. Its errors are those of Run: a [*verbs.Fault], [admin.ErrNotFound].
 func Result(v verbs.Verb, answer *http.Response) (any, error) {
 	if answer.StatusCode != http.StatusOK {
 		var p Problem
@@ -443,7 +443,7 @@ func Result(v verbs.Verb, answer *http.Response) (any, error) {
 		case http.StatusBadRequest:
 			return nil, &verbs.Fault{Field: p.Field, Text: strings.TrimPrefix(p.Detail, p.Field+" ")}
 		case http.StatusNotFound:
-			return nil, remote{p.Detail, admin.ErrNotFound}
+			return nil, remoteError{p.Detail, admin.ErrNotFound}
 		}
 		return nil, errors.New(p.Detail)
 	}
@@ -454,11 +454,11 @@ func Result(v verbs.Verb, answer *http.Response) (any, error) {
 	return result.Elem().Interface(), nil
 }
 
-// remote is an error with the server's text.
-type remote struct {
+// remoteError is an error with the server's text.
+type remoteError struct {
 	text string
 	kind error
 }
 
-func (r remote) Error() string { return r.text }
-func (r remote) Unwrap() error { return r.kind }
+func (r remoteError) Error() string { return r.text }
+func (r remoteError) Unwrap() error { return r.kind }

@@ -51,7 +51,7 @@ type MessagesFind struct {
 
 func (p *MessagesFind) search() (s find.Search, err error) {
 	if p.After != "" {
-		if s, err = find.Place(p.After); err != nil {
+		if s, err = find.ParseNext(p.After); err != nil {
 			return s, fault("after", "is %q: %v", p.After, err)
 		}
 	}
@@ -162,7 +162,7 @@ func (p MessagesShow) life(m find.MessageLife) sheet.Parts {
 	passed := false
 	for _, a := range m.Destinations {
 		life = append(life, arrival(m.MessageID.String(), a))
-		passed = passed || a.State == find.AtPassed
+		passed = passed || a.State == find.StatePassed
 	}
 	parts := sheet.Parts{sheet.Head(title), life, sheet.Facts(sheet.Of("Message", m.MessageID, "Position", sheet.ID(m.Position),
 		"Transaction", transaction, "Segment", segment(m.Segment), "Topic", m.Topic, "Key", sheet.Key(m.Key),
@@ -190,11 +190,11 @@ func arrival(id string, a find.Arrival) sheet.Step {
 	}
 	step := sheet.Step{At: a.Since, What: a.State, Text: sheet.Series{Between: ", ", Values: at}}
 	switch a.State {
-	case find.AtDead:
+	case find.StateDead:
 		step.Wrong, step.What = true, sheet.To(a.State, "dead show", "ids", id, "destination", a.Destination)
-	case find.AtHeld, find.AtBlocked:
+	case find.StateHeld, find.StateBlocked:
 		step.Wrong = true
-	case find.AtPassed, find.AtDelivered, find.AtDiscarded:
+	case find.StatePassed, find.StateDelivered, find.StateDiscarded:
 		step.Acts = []sheet.Act{{Verb: "replay", Label: "Send once more…", Params: []string{"ids", id, "destination", a.Destination}}}
 	}
 	return step

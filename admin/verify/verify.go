@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/admin"
 )
 
-// Config says what Run compares.
+// Config selects what Run compares.
 type Config struct {
 	// Consumer is whose inbox is looked into. Required, except with Applied.
 	Consumer string
@@ -39,7 +39,7 @@ type Config struct {
 	Limit int
 }
 
-// Verification is what Verify found. Its JSON is a stable contract.
+// Verification is the result of Run. Its JSON is a stable contract.
 type Verification struct {
 	Committed int64 `json:"committed"` // messages in the range; 0: nothing was compared
 	Applied   int64 `json:"applied"`   // of these, at least once
@@ -60,7 +60,7 @@ func (v *Verification) OK() bool {
 	return v.Missing.N+v.Doubled.N+v.Inverted.N+v.Gaps.N == 0
 }
 
-// Findings are a number of things, and the first of them by name.
+// Findings counts the faults of one kind, and lists the first of them.
 type Findings[T any] struct {
 	N    int64 `json:"n"`
 	List []T   `json:"list"`
@@ -72,7 +72,7 @@ func (f *Findings[T]) add(limit int, found T) {
 	}
 }
 
-// Message is a message that something is wrong with.
+// Message is a message with a fault.
 type Message struct {
 	MessageID outbox.ID `json:"message_id"`
 	Position  int64     `json:"position"` // the row's id in the outbox
@@ -89,7 +89,7 @@ type Inversion struct {
 	Before Message `json:"before"` // the earlier one
 }
 
-// SequenceGap is a stretch of numbers of a topic and key.
+// SequenceGap is a range of missing sequence numbers of a topic and key.
 type SequenceGap struct {
 	Topic string `json:"topic"`
 	Key   string `json:"key"`

@@ -25,7 +25,7 @@ type Broker struct {
 	cfg    Config
 	unary  atomic.Bool
 
-	known atomic.Pointer[limit] // nil: no request of several messages was refused as too large
+	limit atomic.Pointer[limit] // nil: no request of several messages was refused as too large
 
 	batches inorder.Pool
 
@@ -138,8 +138,8 @@ func (l *limit) holds() bool { return l != nil && time.Since(l.since) < limitHol
 
 // most returns the most bytes of a request that has several messages.
 func (b *Broker) most() int {
-	if known := b.known.Load(); known.holds() {
-		return min(known.bytes, b.cfg.MaxMessageBytes)
+	if current := b.limit.Load(); current.holds() {
+		return min(current.bytes, b.cfg.MaxMessageBytes)
 	}
 	return b.cfg.MaxMessageBytes
 }
@@ -149,11 +149,11 @@ func (b *Broker) most() int {
 func (b *Broker) refusedSize(bytes int) {
 	refused := &limit{max(bytes/2, leastHalf), time.Now()}
 	for {
-		known := b.known.Load()
-		if known.holds() && known.bytes <= refused.bytes {
+		current := b.limit.Load()
+		if current.holds() && current.bytes <= refused.bytes {
 			return
 		}
-		if b.known.CompareAndSwap(known, refused) {
+		if b.limit.CompareAndSwap(current, refused) {
 			return
 		}
 	}

@@ -24,7 +24,7 @@ type call struct {
 
 	mu sync.Mutex
 	*inorder.Batch
-	order  []int32 // what was sent on the stream: the sequence is the index
+	order  []int32 // messages sent on the stream, by sequence
 	search search.Budget
 }
 

@@ -5,26 +5,22 @@ import (
 	"testing"
 	"time"
 
-	grpcgo "google.golang.org/grpc"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/grpc"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
+	grpcgo "google.golang.org/grpc"
 )
 
-var (
-	_ relay.Broker = (*grpc.Broker)(nil)
-	_ relay.Pinger = (*grpc.Broker)(nil)
-)
+var _ brokertest.Broker = (*grpc.Broker)(nil)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, unary := range map[string]bool{"stream": false, "unary": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+			brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness {
 				s := newServer(t, func(m *outbox.Message) error {
 					if m.Topic == "c" {
 						return errUnknownTopic
@@ -57,10 +53,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 					Open:   open(p.Address, grpc.Config{Unary: unary, AckTimeout: 10 * time.Second}),
 					Topics: [2]string{"a", "b"},
 					Read:   p.Received,
-					Faults: &relaytest.BrokerFaults{
-						Kill: p.Kill, Restart: p.Start,
-						Freeze: p.Freeze, Thaw: p.Thaw,
-					},
+					Faults: &relaytest.BrokerFaults{Kill: p.Kill, Restart: p.Start, Freeze: p.Freeze, Thaw: p.Thaw},
 				}
 			})
 		})
@@ -68,11 +61,5 @@ func TestConformanceUnderFaults(t *testing.T) {
 }
 
 func open(target string, cfg grpc.Config) func(t *testing.T) relay.Broker {
-	return func(t *testing.T) relay.Broker {
-		b, err := grpc.New(target, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
+	return brokertest.Opener(func() (*grpc.Broker, error) { return grpc.New(target, cfg) })
 }

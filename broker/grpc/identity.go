@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Identity returns the server's address. It asks nobody.
+// Identity returns the server's address. It sends no request.
 func (b *Broker) Identity(context.Context) ([]string, error) {
 	target := b.target
 	for _, scheme := range []string{"dns:///", "passthrough:///"} {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/secure"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -128,7 +129,7 @@ func (b *Broker) unanswered(ctx, limited context.Context, began time.Duration, e
 	return outbox.Unavailable(connectionFault(err))
 }
 
-// connectionFault returns what is known about a request without an answer.
+// connectionFault explains why a request got no answer.
 func connectionFault(err error) error {
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -167,7 +168,7 @@ func (b *Broker) judge(a answer, what string) error {
 		return outbox.Unavailable(fmt.Errorf("%w: check the secret, and the clocks of both ends", err))
 	case a.status >= 300 && a.status < 400:
 		return outbox.Unavailable(fmt.Errorf("%w: redirects are not followed, correct the URL (it points to %q)",
-			err, shorten(withoutQuery(a.location))))
+			err, printed.Short(withoutQuery(a.location))))
 	case gateway(a.status):
 		return b.pause(a, err)
 	}
@@ -228,8 +229,8 @@ func (b *Broker) results(a answer, n int) []error {
 			outcomes[i] = outbox.OfMessage(fmt.Errorf("http: %s left a message for later (424)", a.host))
 			continue
 		}
-		asked := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
-		result := answer{host: a.host, status: r.Status, retryAfter: asked, body: []byte(r.Error), ofMessage: true}
+		pause := min(webhook.Seconds(float64(r.RetryAfter)), b.cfg.MaxRetryAfter)
+		result := answer{host: a.host, status: r.Status, retryAfter: pause, body: []byte(r.Error), ofMessage: true}
 		outcomes[i] = b.judge(result, "a message of a batch")
 	}
 	return outcomes

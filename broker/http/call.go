@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
 	"github.com/pgoutbox/outbox/broker/internal/search"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -157,7 +158,7 @@ func (c *call) single(ctx context.Context, at *rounds, m *outbox.Message) error 
 	if success(a.status) {
 		return nil
 	}
-	return b.judge(a, "topic "+strconv.Quote(shorten(m.Topic)))
+	return b.judge(a, "topic "+strconv.Quote(printed.Short(m.Topic)))
 }
 
 // several sends group in one request and settles its messages. If the receiver refuses the request as a whole, possibly

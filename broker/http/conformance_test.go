@@ -14,10 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/webhook"
 )
 
-var (
-	_ relay.Broker = (*webhooks.Broker)(nil)
-	_ relay.Pinger = (*webhooks.Broker)(nil)
-)
+var _ brokertest.Broker = (*webhooks.Broker)(nil)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -63,10 +60,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 					Topics: [2]string{"a", "b"},
 					Read:   p.Received,
 					Slow:   batch == 1,
-					Faults: &relaytest.BrokerFaults{
-						Kill: p.Kill, Restart: p.Start,
-						Freeze: p.Freeze, Thaw: p.Thaw,
-					},
+					Faults: &relaytest.BrokerFaults{Kill: p.Kill, Restart: p.Start, Freeze: p.Freeze, Thaw: p.Thaw},
 				}
 			})
 		})
@@ -86,12 +80,6 @@ func (r *receiver) harness(url string, cfg webhooks.Config) relaytest.BrokerHarn
 }
 
 func open(url string, cfg webhooks.Config) func(t *testing.T) relay.Broker {
-	return func(t *testing.T) relay.Broker {
-		cfg.Keys, cfg.AllowNetworks = keys(), loopback
-		b, err := webhooks.New(url, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
+	cfg.Keys, cfg.AllowNetworks = keys(), loopback
+	return brokertest.Opener(func() (*webhooks.Broker, error) { return webhooks.New(url, cfg) })
 }

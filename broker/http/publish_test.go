@@ -355,15 +355,8 @@ func TestConfigurationFaultsAreReportedTogetherAndShowNoSecrets(t *testing.T) {
 		Keys: []webhook.Key{public}, Batch: 5, MaxInFlight: -1, Timeout: -1, Bearer: "hunter2", User: "u", Proxy: "hunter2",
 		Header: http.Header{"Host": {"x"}},
 	})
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	for _, want := range []string{"Keys[0]: a public key", "one URL",
-		"MaxInFlight: -1", "Timeout: -1ns", "the URL has a user", "proxy is not a URL", "reserved"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("no word of %q in: %v", want, err)
-		}
-	}
+	brokertest.Contains(t, err, "Keys[0]: a public key", "one URL",
+		"MaxInFlight: -1", "Timeout: -1ns", "the URL has a user", "proxy is not a URL", "reserved")
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a secret is shown: %v", err)
 	}

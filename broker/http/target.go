@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
@@ -81,7 +82,7 @@ func (t *target) url(m *outbox.Message) (*url.URL, error) {
 		} else {
 			if climbs(value) {
 				return nil, outbox.Permanent(fmt.Errorf("http: %q can't be part of a URL's path: empty or with the "+
-					"segment . or .. in it; change the message or the URL", shorten(value)))
+					"segment . or .. in it; change the message or the URL", printed.Short(value)))
 			}
 			b.WriteString(url.PathEscape(value))
 		}
@@ -102,12 +103,4 @@ func climbs(text string) bool {
 		}
 	}
 	return strings.Trim(text, `/\`) == ""
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

@@ -104,7 +104,7 @@ func (a *archive) ready() error {
 		return err
 	}
 	// Should two processes read the same time, to the nanosecond, the lock refuses one of them, and it tries again.
-	next := &file{path: filepath.Join(a.dir, time.Now().UTC().Format(begun)+".jsonl"), logger: a.cfg.Logger}
+	next := &file{path: filepath.Join(a.dir, time.Now().UTC().Format(startLayout)+".jsonl"), logger: a.cfg.Logger}
 	if err := next.open(); err != nil {
 		return err
 	}
@@ -207,19 +207,19 @@ type ArchiveFile struct {
 	Count  int64     `json:"messages"` // with repeats
 	Bytes  int64     `json:"bytes"`    // on disk
 
-	begun    string
+	start    string // the time in its name
 	finished time.Time
 }
 
 const (
-	begun = "20060102T150405.000000000Z" // in names, when a file was begun
-	stamp = "20060102T150405Z"           // when messages were created
+	startLayout = "20060102T150405.000000000Z" // in names, when a file was begun
+	stamp       = "20060102T150405Z"           // when messages were created
 )
 
 // name states the range. Names sort by when their files were begun, so a relay's sort in the order of delivery.
 func (f ArchiveFile) name() string {
 	return fmt.Sprintf("%s_%s-%s_%d-%d_%d.jsonl.gz",
-		f.begun, f.Oldest.Format(stamp), f.Newest.Format(stamp), f.First, f.Last, f.Count)
+		f.start, f.Oldest.Format(stamp), f.Newest.Format(stamp), f.First, f.Last, f.Count)
 }
 
 var (
@@ -237,9 +237,9 @@ func list(dir string) (files []ArchiveFile, err error) {
 	for _, e := range entries {
 		f := ArchiveFile{Path: filepath.Join(dir, e.Name())}
 		if parts := openName.FindStringSubmatch(e.Name()); parts != nil {
-			f.Open, f.begun = true, parts[1]
+			f.Open, f.start = true, parts[1]
 		} else if parts := finishedName.FindStringSubmatch(e.Name()); parts != nil {
-			f.begun = parts[1]
+			f.start = parts[1]
 			var faults [5]error
 			f.Oldest, faults[0] = time.Parse(stamp, parts[2])
 			f.Newest, faults[1] = time.Parse(stamp, parts[3])
@@ -282,13 +282,13 @@ func Files(dir string) ([]ArchiveFile, error) {
 	compressed := make(map[string]bool)
 	for _, f := range listed {
 		if !f.Open {
-			compressed[f.begun] = true
+			compressed[f.start] = true
 		}
 	}
 	var files []ArchiveFile
 	for _, f := range listed {
 		if f.Open {
-			if compressed[f.begun] {
+			if compressed[f.start] {
 				continue
 			}
 			switch err := f.note(io.Discard); {
@@ -311,7 +311,7 @@ func (f ArchiveFile) Lines() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		in, err := os.Open(f.Path)
 		if f.Open && errors.Is(err, fs.ErrNotExist) {
-			found, _ := filepath.Glob(filepath.Join(filepath.Dir(f.Path), f.begun+"_*.jsonl.gz")) // the pattern is valid
+			found, _ := filepath.Glob(filepath.Join(filepath.Dir(f.Path), f.start+"_*.jsonl.gz")) // the pattern is valid
 			if len(found) > 0 {
 				f.Path, f.Open = found[0], false
 				in, err = os.Open(f.Path)

@@ -9,15 +9,13 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*jsonl.Broker)(nil)
-	_ relay.Pinger = (*jsonl.Broker)(nil)
-)
+var _ brokertest.Broker = (*jsonl.Broker)(nil)
 
 func TestFileConformance(t *testing.T) {
 	t.Parallel()
@@ -45,13 +43,7 @@ func TestArchiveConformance(t *testing.T) {
 	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
 		dir := t.TempDir()
 		return relaytest.BrokerHarness{
-			Open: func(t *testing.T) relay.Broker {
-				b, err := jsonl.NewArchive(dir, jsonl.ArchiveConfig{Size: 10_000})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return b
-			},
+			Open:   brokertest.Opener(func() (*jsonl.Broker, error) { return jsonl.NewArchive(dir, jsonl.ArchiveConfig{Size: 10_000}) }),
 			Topics: [2]string{"a", "b"},
 			Read:   func(context.Context) ([]outbox.Message, error) { return readArchive(dir) },
 		}

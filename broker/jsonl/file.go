@@ -14,13 +14,13 @@ import (
 	"syscall"
 )
 
-// file is a sink whose content, after every write, is exactly what was accepted.
+// file is a sink that has exactly the accepted lines after every write.
 type file struct {
 	path   string
 	logger *slog.Logger
 
-	f    handle // nil when it has to be opened
-	made bool   // open has made the file, and nothing was written to it: a probe leaves none behind
+	f       handle // nil when it has to be opened
+	created bool   // open has made the file, and nothing was written to it: a probe leaves none behind
 }
 
 // ErrLocked is the error of a file that another Broker has open. That one can write to it.
@@ -71,7 +71,7 @@ func (s *file) open() (err error) {
 			return plain(err)
 		}
 	}
-	s.f, s.made = f, created
+	s.f, s.created = f, created
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (s *file) write(lines []byte) (int, error) {
 		err = s.f.Sync()
 	}
 	if err == nil {
-		s.made = false
+		s.created = false
 		return n, nil
 	}
 	fault := s.fault("write", err)
@@ -135,7 +135,7 @@ func (s *file) close() error {
 	if s.f == nil {
 		return nil
 	}
-	if s.made && s.there() {
+	if s.created && s.there() {
 		os.Remove(s.path) // still locked, and empty; nothing is lost if this fails
 	}
 	err := s.f.Close()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/jsonl"
 )
 
@@ -44,10 +45,8 @@ func TestARealFullDiskIsUnavailableUntilThereIsRoom(t *testing.T) {
 	again := message("k", 3)
 	again.Payload = large.Payload
 	for range 3 {
-		errs := b.Publish(t.Context(), []*outbox.Message{message("k", 4), again})
-		if len(errs) != 2 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "make room") {
-			t.Fatalf("outcomes %v", errs)
-		}
+		batch := []*outbox.Message{message("k", 4), again}
+		brokertest.CheckFirst(t, b, batch, "unavailable", "make room")
 		if got := read(t, path); got != before {
 			t.Fatalf("%d bytes are %d", len(before), len(got))
 		}

@@ -127,12 +127,12 @@ func (e *encoder) add(m *outbox.Message) error {
 // payload appends the payload's members. payload is for reading; payload_base64 stands beside it, or in its place, if
 // payload doesn't say what each byte was.
 func (e *encoder) payload(m *outbox.Message) error {
-	called := isJSON(m.ContentType)
+	declared := isJSON(m.ContentType)
 	switch {
 	case m.Payload == nil:
 		e.lines.WriteString(`,"payload":null`)
 		return nil
-	case called && utf8.Valid(m.Payload) && json.Valid(m.Payload):
+	case declared && utf8.Valid(m.Payload) && json.Valid(m.Payload):
 		e.lines.WriteString(`,"payload":`)
 		trimmed := bytes.TrimSpace(m.Payload)
 		if bytes.ContainsAny(trimmed, "\r\n") { // readers of lines may end one at either
@@ -145,7 +145,7 @@ func (e *encoder) payload(m *outbox.Message) error {
 				return nil
 			}
 		}
-	case !called && isText(m.Payload):
+	case !declared && isText(m.Payload):
 		e.lines.WriteString(`,"payload":`)
 		if err := e.json.Encode(string(m.Payload)); err != nil {
 			return err

@@ -1,12 +1,14 @@
 package kafka
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -62,7 +64,7 @@ func verdictOn(err error) verdict {
 		}
 		return unknownOutcome
 	}
-	if v, known := verdicts[answer]; known {
+	if v, found := verdicts[answer]; found {
 		return v
 	}
 	if answer.Retriable {
@@ -76,11 +78,11 @@ func tooLarge(err error) bool {
 }
 
 // topicError explains the cluster's error about a topic.
-func (b *Broker) topicError(name string, err error) error {
+func (c *cluster) topicError(name string, err error) error {
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 		err = fmt.Errorf("kafka: topic %q doesn't exist; create it: %s; or have missing topics created, by "+
-			"create_topics: true", name, b.createCommand(name))
+			"create_topics: true", name, c.createCommand(name))
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		err = fmt.Errorf("kafka: topic %q: not permitted; grant this user Write and Describe on the topic: %w", name, err)
 	case errors.Is(err, kerr.InvalidTopicException):
@@ -100,12 +102,12 @@ func (b *Broker) topicError(name string, err error) error {
 }
 
 // down describes why nothing can be published now.
-func (b *Broker) down(err error) error {
-	where := "kafka: " + strings.Join(b.cfg.Brokers, ", ")
+func (c *cluster) down(err error) error {
+	where := "kafka: " + strings.Join(c.cfg.Brokers, ", ")
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s: %w", where, errClosedAtOnce)
 	}
-	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
+	if fail := c.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
 		return fmt.Errorf("%s: %w (last attempt to connect: %w)", where, err, *fail)
 	}
 	return fmt.Errorf("%s: %w", where, explain(err))
@@ -129,4 +131,21 @@ func explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; %s", err, advice)
+}
+
+// createCommand is what a person types to create a topic. Partitions are named though the cluster has a default: it is
+// one, as a rule, and their number can't be changed for a topic with keys.
+func (c *cluster) createCommand(topic string) string {
+	return c.command(topic, cmp.Or(c.cfg.Partitions, advisedPartitions))
+}
+
+const advisedPartitions = 12
+
+func (c *cluster) command(topic string, partitions int32) string {
+	command := fmt.Sprintf("kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions %d",
+		shell.Word(strings.Join(c.cfg.Brokers, ",")), shell.Word(topic), partitions)
+	if c.cfg.ReplicationFactor > 0 {
+		command += fmt.Sprintf(" --replication-factor %d", c.cfg.ReplicationFactor)
+	}
+	return command
 }

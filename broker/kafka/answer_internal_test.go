@@ -56,7 +56,7 @@ func TestThePageHasTheKindOfEveryCode(t *testing.T) {
 
 func TestTheAdviceFitsTheAnswer(t *testing.T) {
 	t.Parallel()
-	b := &Broker{cfg: Config{Brokers: []string{"kafka-1:9092"}}}
+	b := &cluster{cfg: Config{Brokers: []string{"kafka-1:9092"}}}
 	for said, advice := range map[error]string{
 		kerr.IllegalSaslState:           "port takes no authentication by SASL",
 		kerr.ClusterAuthorizationFailed: "IdempotentWrite",
@@ -121,7 +121,7 @@ func TestATopicIsNotMissingBecauseAnotherCallForgetsIt(t *testing.T) {
 		})
 	}
 	for range 3000 {
-		c := call{seat: newSeat(b), ctx: ctx, batch: brokertest.Messages("orders", 1, 1)}
+		c := call{seat: newSeat(&b.cluster), ctx: ctx, batch: brokertest.Messages("orders", 1, 1)}
 		c.plan.reset(1)
 		c.resolve()
 		if err := c.unfit(0); err != nil {

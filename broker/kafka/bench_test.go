@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/kafka"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -110,7 +110,7 @@ func parallel(b *testing.B, callers, size int, prepare func(caller int) func()) 
 	}
 	close(jobs)
 	b.ReportAllocs()
-	before := cpu(b)
+	before := versus.ProcessorTime()
 	b.ResetTimer()
 	var wg sync.WaitGroup
 	for _, do := range work {
@@ -123,14 +123,5 @@ func parallel(b *testing.B, callers, size int, prepare func(caller int) func()) 
 	wg.Wait()
 	messages := float64(b.N) * float64(size)
 	b.ReportMetric(messages/b.Elapsed().Seconds(), "msg/s")
-	b.ReportMetric(float64(cpu(b)-before)/messages, "cpu-ns/msg") // tells more than the rate on a busy machine
-}
-
-// cpu returns the processor time that this process has used.
-func cpu(b *testing.B) time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	b.ReportMetric(float64(versus.ProcessorTime()-before)/messages, "cpu-ns/msg") // tells more than the rate on a busy machine
 }

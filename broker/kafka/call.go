@@ -32,7 +32,7 @@ type call struct {
 // publish determines the outcome of every message of the batch.
 func (c *call) publish() {
 	c.began = time.Now()
-	c.format()
+	c.formatted.encode(c.cluster.cfg.records, c.batch)
 	c.plan.reset(len(c.batch))
 	several := c.resolve()
 	for i := range c.batch {
@@ -64,14 +64,14 @@ func (c *call) fail(i int32, err error) {
 		c.failed[key] = i
 	case i < first:
 		c.failed[key] = i
-		c.behind(first)
+		c.follow(first)
 	case i > first:
-		c.behind(i)
+		c.follow(i)
 	}
 }
 
-// behind changes the error of message i to one that reports a failed predecessor, unless its outcome is unknown.
-func (c *call) behind(i int32) {
+// follow changes the error of message i to one that reports a failed predecessor, unless its outcome is unknown.
+func (c *call) follow(i int32) {
 	if !outbox.IsUnavailable(c.errs[i]) {
 		c.errs[i] = outbox.ErrSkipped
 	}
@@ -100,16 +100,16 @@ func (c *call) resolve() (several bool) {
 	var missing []string
 	var name []byte
 	var last *topic
-	known := *c.broker.topics.Load()
+	known := *c.cluster.topics.Load()
 	for i, m := range c.batch {
-		if last != nil && c.broker.topic.plain && last.name == m.Topic {
+		if last != nil && c.cluster.topic.plain && last.name == m.Topic {
 			c.plan.topics[i] = last
 			continue
 		}
-		name = c.broker.topic.Append(name[:0], m)
+		name = c.cluster.topic.Append(name[:0], m)
 		t := known[string(name)]
 		if t == nil {
-			if !slices.Contains(missing, string(name)) && c.broker.topic.fault(string(name)) == "" {
+			if !slices.Contains(missing, string(name)) && c.cluster.topic.fault(string(name)) == "" {
 				missing = append(missing, string(name))
 			}
 			several = true // a wrong true costs a moment
@@ -123,7 +123,7 @@ func (c *call) resolve() (several bool) {
 		found := c.lookup(missing) // what all calls share may have changed again
 		for i, m := range c.batch {
 			if c.plan.topics[i] == nil {
-				c.plan.topics[i] = found[string(c.broker.topic.Append(name[:0], m))]
+				c.plan.topics[i] = found[string(c.cluster.topic.Append(name[:0], m))]
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func (c *call) resolve() (several bool) {
 
 // lookup asks about topics, and returns those that can be published to.
 func (c *call) lookup(names []string) topics {
-	found, errs, down := c.broker.lookup(c.ctx, names)
+	found, errs, down := c.cluster.lookup(c.ctx, names)
 	if down != nil {
 		c.stop(down)
 		return nil
@@ -160,7 +160,7 @@ func (c *call) check(i int32) {
 		return
 	}
 	c.plan.order = append(c.plan.order, i)
-	c.bytes += len(c.value(i))
+	c.bytes += len(c.formatted.value(i, c.batch[i]))
 }
 
 // unfit returns why message i must not be sent.
@@ -179,10 +179,10 @@ func (c *call) unfit(i int32) error {
 			"write alone; change the message's key", key))
 	}
 	if t == nil {
-		name := string(c.broker.topic.Append(nil, m))
-		if fault := c.broker.topic.fault(name); fault != "" {
+		name := string(c.cluster.topic.Append(nil, m))
+		if fault := c.cluster.topic.fault(name); fault != "" {
 			return outbox.Permanent(fmt.Errorf("kafka: topic %.60q: a topic %s; change the message's topic or the topic template %q",
-				name, fault, c.broker.cfg.Topic))
+				name, fault, c.cluster.cfg.Topic))
 		}
 		if err := c.topicErrs[name]; err != nil {
 			return err
@@ -190,7 +190,7 @@ func (c *call) unfit(i int32) error {
 		if c.stopped != nil {
 			return c.stopped
 		}
-		return outbox.Unavailable(c.broker.down(fmt.Errorf("topic %q: the cluster's answer says nothing about it", name)))
+		return outbox.Unavailable(c.cluster.down(fmt.Errorf("topic %q: the cluster's answer says nothing about it", name)))
 	}
 	if name := reserved(m); name != "" && !hasFormat {
 		return outbox.Permanent(fmt.Errorf("kafka: header %.100q can't be sent: names with the prefix outbox- are reserved; rename it",
@@ -237,7 +237,7 @@ func (c *call) keyed(i int32) bool {
 // size returns the size that the server compares with the limit. Two bytes are for libraryMargin.
 func (c *call) size(i int32, t *topic) int {
 	c.slab.reset(1)
-	c.record(i, t.name, time.Time{})
+	c.formatted.record(&c.slab, i, c.batch[i], t.name, time.Time{})
 	return libraryMargin + size(&c.slab.records[0])
 }
 
@@ -245,7 +245,7 @@ func (c *call) size(i int32, t *topic) int {
 // fails.
 func (c *call) refresh(i int32) *topic {
 	name := c.plan.topics[i].name
-	t := (*c.broker.topics.Load())[name]
+	t := (*c.cluster.topics.Load())[name]
 	if t == nil || t.checked.Before(c.began) {
 		t = c.lookup([]string{name})[name]
 	}
@@ -260,7 +260,7 @@ func (c *call) part(rest []int32) int {
 	}
 	bytes := 0
 	for n, i := range rest {
-		bytes += len(c.value(i))
+		bytes += len(c.formatted.value(i, c.batch[i]))
 		if n > 0 && (n == partRecords || bytes > partBytes || c.plan.waves > 1 && c.plan.wave[i] != c.plan.wave[rest[0]]) {
 			return n
 		}
@@ -287,18 +287,18 @@ func (c *call) deliver(part []int32) {
 		err = c.stage(c.batch, part)
 	}
 	if err != nil {
-		c.stop(c.broker.down(err))
+		c.stop(c.cluster.down(err))
 		c.deliver(part)
 		return
 	}
 	now := time.Now()
 	for _, i := range part {
-		c.buffer(c.record(i, c.plan.topics[i].name, now))
+		c.buffer(c.formatted.record(&c.slab, i, c.batch[i], c.plan.topics[i].name, now))
 	}
 	err = c.send(c.ctx)
 	switch {
 	case err != nil && c.tx != nil && !c.tx.takenBack:
-		c.stop(c.broker.down(err))
+		c.stop(c.cluster.down(err))
 		c.deliver(part)
 	case err != nil || c.seat.failed.Load() > 0:
 		c.judge(part, err)
@@ -346,9 +346,9 @@ func (c *call) judge(part []int32, gaveUp error) {
 		default:
 			name := c.plan.topics[i].name
 			if v == topicGone {
-				c.broker.forget(name)
+				c.cluster.forget(name)
 			}
-			c.fail(i, c.broker.topicError(name, cause))
+			c.fail(i, c.cluster.topicError(name, cause))
 		}
 	}
 	if len(refused) > 0 {
@@ -375,7 +375,7 @@ func (c *call) search(refused []int32, refusal error) {
 	if len(refused) == 1 {
 		i := refused[0]
 		if tooLarge(refusal) {
-			c.broker.learn(c.plan.topics[i], c.size(i, c.plan.topics[i]))
+			c.cluster.learn(c.plan.topics[i], c.size(i, c.plan.topics[i]))
 		}
 		c.fail(i, outbox.Permanent(c.refusal(i, refusal)))
 		return
@@ -428,5 +428,5 @@ func (c *call) unknown(gaveUp, cause error) error {
 	if gaveUp != nil && !errors.Is(gaveUp, errUnsent) {
 		return c.gaveUp(gaveUp)
 	}
-	return c.broker.down(cause)
+	return c.cluster.down(cause)
 }

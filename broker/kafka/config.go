@@ -14,6 +14,8 @@ import (
 
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
 )
 
 // Config configures a Broker. Only Brokers is required.
@@ -74,7 +76,8 @@ type Config struct {
 	// Logger gets the client library's messages, most of them at debug level. nil: slog.Default.
 	Logger *slog.Logger
 
-	records format.Encoder // the encoder of Format; nil without one
+	records   format.Encoder // of Format; nil without one
+	mechanism sasl.Mechanism // of SASL; nil without one
 }
 
 const (
@@ -115,7 +118,7 @@ func (cfg Config) withDefaults() (Config, topicName, error) {
 	_, err = codec(cfg.Compression)
 	faults.Add("Compression", err)
 	if cfg.SASL != nil {
-		_, err := cfg.SASL.mechanism()
+		cfg.mechanism, err = cfg.SASL.mechanism()
 		faults.Add("SASL", err)
 	}
 	faults.Need(cfg.Partitions >= 0 && cfg.ReplicationFactor >= 0, "Partitions",
@@ -152,4 +155,20 @@ func withPort(address string) (string, error) {
 		return "", errors.New("an address is host:port, and this is no port")
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+func codec(name string) (kgo.CompressionCodec, error) {
+	switch name {
+	case "none":
+		return kgo.NoCompression(), nil
+	case "gzip":
+		return kgo.GzipCompression(), nil
+	case "snappy":
+		return kgo.SnappyCompression(), nil
+	case "lz4":
+		return kgo.Lz4Compression(), nil
+	case "zstd":
+		return kgo.ZstdCompression(), nil
+	}
+	return kgo.CompressionCodec{}, fmt.Errorf("compression %q: use none, gzip, snappy, lz4 or zstd", name)
 }

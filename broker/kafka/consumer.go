@@ -1,11 +1,9 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -52,7 +50,6 @@ type Consumer struct {
 	broker *Broker // for the options of its connections; it publishes nothing
 	cfg    ConsumerConfig
 	engine *lanes.Engine
-	logger *slog.Logger
 
 	client *kgo.Client // of Run
 
@@ -80,14 +77,11 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	faults.Need(len(cfg.Topics) > 0, "Topics", "none is given")
 	settings.Positive(&faults, "SessionTimeout", &cfg.SessionTimeout, 45*time.Second)
 	settings.Positive(&faults, "CommitInterval", &cfg.CommitInterval, 500*time.Millisecond)
-	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
-	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{})
-	faults.Add("Handling", err)
-	if err == nil {
-		cfg.Handling = engine.Config()
-		letGo := cfg.Handling.DrainTimeout + cfg.Handling.Grace
-		settings.Default(&cfg.RebalanceTimeout, letGo+15*time.Second)
-		faults.Need(cfg.RebalanceTimeout > letGo, "RebalanceTimeout",
+	engine := lanes.New(&faults, &cfg.Handling, conn.Logger, handler, lanes.Abilities{})
+	if engine != nil {
+		release := cfg.Handling.DrainTimeout + cfg.Handling.Grace
+		settings.Default(&cfg.RebalanceTimeout, release+15*time.Second)
+		faults.Need(cfg.RebalanceTimeout > release, "RebalanceTimeout",
 			"%v, it must be longer than DrainTimeout and Grace together, or partitions are lost while handlers end", cfg.RebalanceTimeout)
 	}
 	broker, err := New(conn)
@@ -98,7 +92,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: consumer: %w", err)
 	}
-	return &Consumer{broker: broker, cfg: cfg, engine: engine, logger: cfg.Handling.Logger, partitions: map[place]*partition{}}, nil
+	return &Consumer{broker: broker, cfg: cfg, engine: engine, partitions: map[place]*partition{}}, nil
 }
 
 // Run consumes until ctx ends. Then it waits for running handlers, commits what is done, leaves the group and returns
@@ -164,7 +158,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 		fetches := c.client.PollFetches(polling) // all of it: when a partition is paused, the client would drop the rest
 		fetches.EachError(func(topic string, n int32, err error) {
 			if polling.Err() == nil {
-				c.logger.Warn("fetch failed", "topic", topic, "partition", n, "error", c.broker.explain(err))
+				c.cfg.Handling.Logger.Warn("fetch failed", "topic", topic, "partition", n, "error", c.broker.explain(err))
 			}
 		})
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
@@ -177,14 +171,6 @@ func (c *Consumer) poll(ctx context.Context) error {
 	stop()
 	watch.Wait()
 	return failed
-}
-
-// explain adds the error of the last attempt to connect, if it failed.
-func (b *Broker) explain(err error) error {
-	if fail := b.dialFail.Load(); fail != nil && !errors.Is(err, *fail) {
-		return fmt.Errorf("%w (last attempt to connect: %w)", err, *fail)
-	}
-	return err
 }
 
 func (c *Consumer) partition(at place) *partition {
@@ -240,7 +226,7 @@ func (c *Consumer) revoked(ctx context.Context, client *kgo.Client, gone map[str
 // contexts have ended.
 func (c *Consumer) lost(_ context.Context, client *kgo.Client, gone map[string][]int32) {
 	all := c.remove(gone)
-	c.logger.Warn("lost partitions: this member was silent for too long, and another has them", "partitions", gone)
+	c.cfg.Handling.Logger.Warn("lost partitions: this member was silent for too long, and another has them", "partitions", gone)
 	each(all, func(p *partition) { p.leave(p.group.Cut) })
 	client.ResumeFetchPartitions(gone)
 }

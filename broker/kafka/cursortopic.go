@@ -23,12 +23,12 @@ var cursorSettings = [][2]string{
 
 // requireTransactions refuses a cluster without transaction version 2: before it, a late request could join the next
 // transaction, or leave one hanging (KIP-890).
-func (b *Broker) requireTransactions(ctx context.Context) error {
+func (c *cluster) requireTransactions(ctx context.Context) error {
 	req := kmsg.NewPtrApiVersionsRequest()
 	req.ClientSoftwareName, req.ClientSoftwareVersion = "pgoutbox", "0"
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
-		return outbox.Unavailable(b.down(err))
+		return outbox.Unavailable(c.down(err))
 	}
 	version := int16(0)
 	for _, f := range resp.FinalizedFeatures {
@@ -46,22 +46,22 @@ func (b *Broker) requireTransactions(ctx context.Context) error {
 }
 
 // requireCursorTopic refuses a cursor topic that would lose records. It creates the topic first if it may.
-func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
+func (c *cluster) requireCursorTopic(ctx context.Context, name string) error {
 	req := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = &name
 	req.Topics = append(req.Topics, topic)
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
-		return outbox.Unavailable(b.down(err))
+		return outbox.Unavailable(c.down(err))
 	}
 	for _, t := range resp.Topics {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
-		case errors.Is(err, kerr.UnknownTopicOrPartition) && b.cfg.CreateTopics:
-			return b.createCursorTopic(ctx, name)
+		case errors.Is(err, kerr.UnknownTopicOrPartition) && c.cfg.CreateTopics:
+			return c.createCursorTopic(ctx, name)
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist; create it:\n  %s\nor set create_topics: true",
-				name, b.createCursorCommand(name)))
+				name, c.createCursorCommand(name)))
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q: not permitted; grant this user Describe, "+
 				"DescribeConfigs, Read and Write on it: %w", name, err))
@@ -70,27 +70,27 @@ func (b *Broker) requireCursorTopic(ctx context.Context, name string) error {
 		case len(t.Partitions) != 1:
 			return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q has %d partitions and must have one, which "+
 				"says what came last; delete it while no relay runs and create it:\n  %s",
-				name, len(t.Partitions), b.createCursorCommand(name)))
+				name, len(t.Partitions), c.createCursorCommand(name)))
 		}
 	}
-	return b.requireCompaction(ctx, name)
+	return c.requireCompaction(ctx, name)
 }
 
-func (b *Broker) createCursorCommand(name string) string {
+func (c *cluster) createCursorCommand(name string) string {
 	var command strings.Builder
-	command.WriteString(b.command(name, 1))
+	command.WriteString(c.command(name, 1))
 	for _, s := range cursorSettings {
 		fmt.Fprintf(&command, " --config %s=%s", s[0], s[1])
 	}
 	return command.String()
 }
 
-func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
+func (c *cluster) createCursorTopic(ctx context.Context, name string) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, 1, -1
-	if b.cfg.ReplicationFactor > 0 {
-		topic.ReplicationFactor = b.cfg.ReplicationFactor
+	if c.cfg.ReplicationFactor > 0 {
+		topic.ReplicationFactor = c.cfg.ReplicationFactor
 	}
 	for _, s := range cursorSettings {
 		config := kmsg.NewCreateTopicsRequestTopicConfig()
@@ -98,9 +98,9 @@ func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
 		topic.Configs = append(topic.Configs, config)
 	}
 	req.Topics = append(req.Topics, topic)
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
-		return outbox.Unavailable(b.down(err))
+		return outbox.Unavailable(c.down(err))
 	}
 	for _, t := range resp.Topics {
 		err := kerr.ErrorForCode(t.ErrorCode)
@@ -112,19 +112,19 @@ func (b *Broker) createCursorTopic(ctx context.Context, name string) error {
 			reason += ": " + *t.ErrorMessage
 		}
 		return outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q doesn't exist and can't be created, so create it by hand:\n  %s\n%s",
-			name, b.createCursorCommand(name), reason))
+			name, c.createCursorCommand(name), reason))
 	}
 	return nil
 }
 
-func (b *Broker) requireCompaction(ctx context.Context, name string) error {
+func (c *cluster) requireCompaction(ctx context.Context, name string) error {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	resource := kmsg.NewDescribeConfigsRequestResource()
 	resource.ResourceType, resource.ResourceName, resource.ConfigNames = kmsg.ConfigResourceTypeTopic, name, []string{cleanupPolicy}
 	req.Resources = append(req.Resources, resource)
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
-		return outbox.Unavailable(b.down(err))
+		return outbox.Unavailable(c.down(err))
 	}
 	for _, r := range resp.Resources {
 		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
@@ -176,12 +176,12 @@ func (s *seat) mark(ctx context.Context, key string) (attempt uint64, err error)
 // that are not a relay's, damaged or not: records with other keys, and records outside a transaction, because a relay
 // never writes those. If the last record of a key is ignored, the one before counts. If that was compacted away, it is
 // no longer known what was published.
-func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
+func (c *cluster) readCursors(ctx context.Context, topic, key string, mark uint64) (map[string]*part, error) {
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxWait(100 * time.Millisecond),
-	}, b.options...)...)
+	}, c.options...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 	for {
 		fetches := client.PollFetches(ctx)
 		if err := errors.Join(ctx.Err(), fetches.Err0()); err != nil {
-			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, cmp.Or(b.hanging(ctx, topic), err))
+			return nil, fmt.Errorf("read the cursor topic %q: %w", topic, cmp.Or(c.hanging(ctx, topic), err))
 		}
 		for r := range fetches.RecordsAll() {
 			id, ours := strings.CutPrefix(string(r.Key), cursorKey)
@@ -212,12 +212,12 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 				continue
 			}
 			for id, offset := range spoilt {
-				if _, known := values[id]; !known && id != key {
+				if _, found := values[id]; !found && id != key {
 					return nil, outbox.Permanent(fmt.Errorf("kafka: the cursor topic %q, key %q: something that is no "+
 						"relay has written the record at offset %d, and none of a relay is "+
 						"left of this key, so it is unknown what was published last: let no other program write there, "+
 						"delete the topic while no relay runs and create it:\n  %s\n"+
-						"what was in flight is then sent again", topic, id, offset, b.createCursorCommand(topic)))
+						"what was in flight is then sent again", topic, id, offset, c.createCursorCommand(topic)))
 				}
 			}
 			return parseCursors(topic, values)
@@ -227,14 +227,14 @@ func (b *Broker) readCursors(ctx context.Context, topic, key string, mark uint64
 
 // hanging names the transaction that prevents the cursor topic from being read, nil if there is none. Transactions of
 // this group have ended before the topic is read.
-func (b *Broker) hanging(ctx context.Context, topic string) error {
+func (c *cluster) hanging(ctx context.Context, topic string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	req := kmsg.NewPtrDescribeProducersRequest()
-	asked := kmsg.NewDescribeProducersRequestTopic()
-	asked.Topic, asked.Partitions = topic, []int32{0}
-	req.Topics = append(req.Topics, asked)
-	resp, err := req.RequestWith(ctx, b.control)
+	producers := kmsg.NewDescribeProducersRequestTopic()
+	producers.Topic, producers.Partitions = topic, []int32{0}
+	req.Topics = append(req.Topics, producers)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
 		return nil // the answer would only be a hint
 	}

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/lanes"
@@ -18,28 +17,10 @@ func decode(r *kgo.Record) (m outbox.Message, err error) {
 	}
 	err = lanes.ErrForeign
 	for _, h := range r.Headers {
-		value := string(h.Value)
-		var fault error
-		switch h.Key {
-		case headerID:
-			m.ID, fault = outbox.ParseID(value)
+		if h.Key == headerID {
 			err = nil
-		case headerTopic:
-			m.Topic = value
-		case headerEventType:
-			m.EventType = value
-		case headerAggregateType:
-			m.AggregateType = value
-		case headerAggregateID:
-			m.AggregateID = value
-		case headerCreatedAt:
-			m.CreatedAt, fault = time.Parse(time.RFC3339Nano, value)
-		case headerContentType:
-			m.ContentType = value
-		default:
-			m.Headers = append(m.Headers, outbox.Header{Name: h.Key, Value: value})
 		}
-		if fault != nil {
+		if fault := lanes.ReadField(&m, h.Key, string(h.Value)); fault != nil {
 			return m, fmt.Errorf("header %s: %w", h.Key, fault)
 		}
 	}

@@ -38,7 +38,7 @@ func (e *ExactlyOnce) fenceStrangers(ctx context.Context, groups []int) error {
 		var all sync.WaitGroup
 		var errs [ids]error
 		for n := range ids {
-			s := &seat{broker: e.broker, tx: &transactor{id: e.transactionalID(group, n)}}
+			s := &seat{cluster: &e.broker.cluster, tx: &transactor{id: e.transactionalID(group, n)}}
 			all.Go(func() {
 				errs[n] = s.produce(ctx)
 				s.discard()

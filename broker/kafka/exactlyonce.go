@@ -80,7 +80,7 @@ func NewExactlyOnce(cfg Config, exactly ExactlyOnceConfig) (*ExactlyOnce, error)
 	e := &ExactlyOnce{broker: b, id: exactly.ID, group: exactly.Group, topic: exactly.CursorTopic,
 		open: newUnsettled(), seats: make(chan *seat, ids)}
 	for n := range ids {
-		s := newSeat(b)
+		s := newSeat(&b.cluster)
 		s.tx = &transactor{id: e.transactionalID(e.group, n), open: e.open}
 		s.tx.record.Topic, s.tx.record.Key = e.topic, []byte(cursorKey+s.tx.id)
 		e.all = append(e.all, s)
@@ -265,13 +265,13 @@ func (e *ExactlyOnce) sift(ctx context.Context, p *part, held map[string]map[nam
 			continue
 		}
 		if held[entry.lane] == nil {
-			holds, err := e.session.Coupled.Held(ctx, entry.lane, heirsAtMost)
+			lists, err := e.session.Coupled.Held(ctx, []string{entry.lane}, heirsAtMost)
 			if err != nil {
 				return err
 			}
 			held[entry.lane] = map[name]bool{}
-			for i := range holds {
-				held[entry.lane][nameOf(&holds[i].Message)] = true
+			for i := range lists[0] {
+				held[entry.lane][nameOf(&lists[0][i].Message)] = true
 			}
 		}
 		if held[entry.lane][entry.name] {
@@ -351,3 +351,6 @@ func (e *ExactlyOnce) end() {
 		s.discard()
 	}
 }
+
+// Identity returns the cluster's id.
+func (e *ExactlyOnce) Identity(ctx context.Context) ([]string, error) { return e.broker.Identity(ctx) }

@@ -188,11 +188,11 @@ func TestAHoldThatWasPublishedIsNotSentAgain(t *testing.T) {
 // holds returns the holds of the only key.
 func (r *exactRelay) holds(n int) []relay.Delivery {
 	r.world.t.Helper()
-	held, err := r.session.Held(patient(r.world.t), "k-0", 100)
-	if err != nil || len(held) != n {
-		r.world.t.Fatalf("%d of %d holds: %v", len(held), n, err)
+	lists, err := r.session.Held(patient(r.world.t), []string{"k-0"}, 100)
+	if err != nil || len(lists[0]) != n {
+		r.world.t.Fatalf("%d instead of %d holds: %v", len(lists[0]), n, err)
 	}
-	return held
+	return lists[0]
 }
 
 // interrupted lets something happen between the moment at which a session has read its cursor and the one at which it

@@ -12,17 +12,15 @@ import (
 // Source wraps the source of the destination that e publishes for. Acquire refuses, marked by outbox.Permanent, what
 // waiting doesn't cure: a source without a cursor of its own, a cluster or a cursor topic that can't keep the promise,
 // missing permissions. If the cluster doesn't answer, the session begins all the same, and Publish keeps trying.
-func (e *ExactlyOnce) Source(inner relay.Source) relay.Source { return &source{e, inner} }
+func (e *ExactlyOnce) Source(inner relay.Source) relay.Source { return &source{inner, e} }
 
 type source struct {
+	relay.Source
 	exactly *ExactlyOnce
-	inner   relay.Source
 }
 
-var _ relay.Reporting = (*source)(nil)
-
 func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
-	inner, err := s.inner.Acquire(ctx)
+	inner, err := s.Source.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,17 +38,7 @@ func (s *source) Acquire(ctx context.Context) (relay.Session, error) {
 	if err := s.exactly.takeUp(ctx); outbox.IsPermanent(err) || errors.Is(err, relay.ErrLeaseLost) {
 		return nil, errors.Join(err, session.Close(context.WithoutCancel(ctx)))
 	}
-	if inner, ok := inner.(relay.Together); ok {
-		return together{session, inner}, nil
-	}
 	return session, nil
-}
-
-// Report passes a state on to the inner source, if that records states.
-func (s *source) Report(state relay.State, err error) {
-	if r, ok := s.inner.(relay.Reporting); ok {
-		r.Report(state, err)
-	}
 }
 
 // recognize asks whether this cluster is the destination's, before anything is written there. A cluster that doesn't
@@ -88,28 +76,8 @@ func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
 	return batch, err
 }
 
-func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	held, err := s.Coupled.Held(ctx, lane, limit)
-	if err == nil {
-		s.exactly.open.held(lane, held)
-	}
-	return held, err
-}
-
-// together is a session whose inner one reads the holds of many lanes at once. Without this method a replay would be
-// delivered lane by lane, in a transaction and a settlement for each.
-type together struct {
-	*session
-	inner relay.Together
-}
-
-var (
-	_ relay.Coupled  = together{}
-	_ relay.Together = together{}
-)
-
-func (s together) HeldTogether(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
-	lists, err := s.inner.HeldTogether(ctx, lanes, limit)
+func (s *session) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	lists, err := s.Coupled.Held(ctx, lanes, limit)
 	if err == nil {
 		for i, held := range lists {
 			s.exactly.open.held(lanes[i], held)

@@ -52,6 +52,9 @@ func (b *table) Acquire(context.Context) (relay.Session, error) {
 	return &tableSession{table: b, epoch: b.epoch, passed: b.settled, read: b.settled}, nil
 }
 
+func (*table) Report(relay.State, error) {}
+func (*table) Traits() relay.Traits      { return relay.Traits{} }
+
 type tableSession struct {
 	*table
 	epoch        int
@@ -103,10 +106,13 @@ func (s *tableSession) Due(context.Context, relay.DueQuery) ([]relay.HeldLane, e
 	return nil, nil
 }
 
-func (s *tableSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *tableSession) Held(_ context.Context, lanes []string, limit int) (lists [][]relay.Delivery, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.holds[lane][:min(limit, len(s.holds[lane]))]), nil
+	for _, lane := range lanes {
+		lists = append(lists, slices.Clone(s.holds[lane][:min(limit, len(s.holds[lane]))]))
+	}
+	return lists, nil
 }
 
 func (s *tableSession) Confirm(context.Context) error {

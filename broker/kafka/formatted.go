@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -11,7 +12,7 @@ import (
 // formatted are the records of a call in Config.Format, one for each message of the batch. Their bytes stay valid until
 // the next call.
 type formatted struct {
-	made    format.Record
+	scratch format.Record
 	records []formattedRecord // empty without a format
 }
 
@@ -26,40 +27,38 @@ func (f *formatted) forget() {
 	if len(f.records) == 0 {
 		return
 	}
-	f.made.Reset()
+	f.scratch.Reset()
 	clear(f.records)
 	f.records = f.records[:0]
 }
 
-// format makes the records of the batch, if there is a format.
-func (c *call) format() {
-	encoder := c.broker.cfg.records
+// encode makes the records of batch; without an encoder there is no format.
+func (f *formatted) encode(encoder format.Encoder, batch []*outbox.Message) {
 	if encoder == nil {
 		return
 	}
-	f := &c.formatted
-	f.records = slices.Grow(f.records[:0], len(c.batch))
-	for _, m := range c.batch {
-		err := encoder.Encode(&f.made, m)
+	f.records = slices.Grow(f.records[:0], len(batch))
+	for _, m := range batch {
+		err := encoder.Encode(&f.scratch, m)
 		f.records = append(f.records, formattedRecord{
-			format.Record{Key: f.made.Key, Value: f.made.Value, ContentType: f.made.ContentType, Headers: f.made.Headers}, err})
+			format.Record{Key: f.scratch.Key, Value: f.scratch.Value, ContentType: f.scratch.ContentType, Headers: f.scratch.Headers}, err})
 	}
 }
 
-// value is the record value of message i.
-func (c *call) value(i int32) []byte {
-	if len(c.formatted.records) > 0 {
-		return c.formatted.records[i].Value
+// value is the record value of m, message i of the batch.
+func (f *formatted) value(i int32, m *outbox.Message) []byte {
+	if len(f.records) > 0 {
+		return f.records[i].Value
 	}
-	return c.batch[i].Payload
+	return m.Payload
 }
 
-// record returns the record of message i, for which the slab has room.
-func (c *call) record(i int32, topic string, now time.Time) *kgo.Record {
-	if len(c.formatted.records) > 0 {
-		return c.slab.addFormatted(&c.formatted.records[i].Record, topic, now)
+// record returns the record of m, message i of the batch, for which s has room.
+func (f *formatted) record(s *slab, i int32, m *outbox.Message, topic string, now time.Time) *kgo.Record {
+	if len(f.records) > 0 {
+		return s.addFormatted(&f.records[i].Record, topic, now)
 	}
-	return c.slab.add(c.batch[i], topic, now)
+	return s.add(m, topic, now)
 }
 
 // addFormatted does the work of add for a record of a format, whose bytes are not copied.

@@ -20,6 +20,3 @@ func (b *Broker) Identity(ctx context.Context) ([]string, error) {
 	}
 	return []string{"kafka cluster " + *resp.ClusterID}, nil
 }
-
-// Identity returns the cluster's id.
-func (e *ExactlyOnce) Identity(ctx context.Context) ([]string, error) { return e.broker.Identity(ctx) }

@@ -150,14 +150,15 @@ func (c *Consumer) commit(ctx context.Context, all []*partition) {
 		func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
 			if err != nil {
 				if ctx.Err() != context.Canceled {
-					c.logger.Warn("offsets were not committed", "error", c.broker.explain(err))
+					c.cfg.Handling.Logger.Warn("offsets were not committed", "error", c.broker.explain(err))
 				}
 				return
 			}
 			for _, topic := range answer.Topics {
 				for _, one := range topic.Partitions {
 					if err := kerr.ErrorForCode(one.ErrorCode); err != nil {
-						c.logger.Warn("offset was not committed", "topic", topic.Topic, "partition", one.Partition, "error", err)
+						c.cfg.Handling.Logger.Warn("offset was not committed",
+							"topic", topic.Topic, "partition", one.Partition, "error", err)
 						continue
 					}
 					at := place{topic.Topic, one.Partition}

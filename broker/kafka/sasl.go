@@ -57,16 +57,16 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		faults.Need(s.User != "" || s.Token != nil, "User", "not given; PLAIN and SCRAM take a user and a password")
 		faults.Need(s.Password != "" || s.Token != nil, "Password", "not given; PLAIN and SCRAM take a user and a password")
 	}
-	var made sasl.Mechanism
+	var mechanism sasl.Mechanism
 	switch name {
 	case "PLAIN":
-		made = plain.Auth{User: s.User, Pass: s.Password}.AsMechanism()
+		mechanism = plain.Auth{User: s.User, Pass: s.Password}.AsMechanism()
 	case "SCRAM-SHA-256":
-		made = scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism()
+		mechanism = scram.Auth{User: s.User, Pass: s.Password}.AsSha256Mechanism()
 	case "SCRAM-SHA-512":
-		made = scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism()
+		mechanism = scram.Auth{User: s.User, Pass: s.Password}.AsSha512Mechanism()
 	case oauthBearer:
-		made = oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
+		mechanism = oauth.Oauth(func(ctx context.Context) (oauth.Auth, error) {
 			token, err := s.Token(ctx)
 			if err != nil {
 				return oauth.Auth{}, fmt.Errorf("get a token: %w", err)
@@ -76,5 +76,5 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	default:
 		faults.Need(false, "Mechanism", "%q: use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", s.Mechanism)
 	}
-	return made, faults.Err()
+	return mechanism, faults.Err()
 }

@@ -12,7 +12,7 @@ import (
 
 // seat is what one call uses alone: a client, and memory that the next call on this seat reuses.
 type seat struct {
-	broker    *Broker
+	cluster   *cluster
 	slab      slab
 	plan      plan
 	formatted formatted
@@ -39,9 +39,9 @@ const (
 	partBytes   = 32 << 20
 )
 
-func newSeat(b *Broker) *seat {
+func newSeat(c *cluster) *seat {
 	s := &seat{
-		broker:   b,
+		cluster:  c,
 		failures: map[*kgo.Record]error{},
 		wake:     make(chan struct{}, 1),
 		barrier:  make(chan struct{}, 1),
@@ -52,7 +52,7 @@ func newSeat(b *Broker) *seat {
 
 // open ensures that there is a client that knows the present limits.
 func (s *seat) open() error {
-	generation := s.broker.currentGeneration()
+	generation := s.cluster.currentGeneration()
 	if s.client != nil && s.generation == generation {
 		return nil
 	}
@@ -65,11 +65,11 @@ func (s *seat) open() error {
 
 // connect creates the client.
 func (s *seat) connect(generation int, more ...kgo.Opt) error {
-	compression, err := codec(s.broker.cfg.Compression)
+	compression, err := codec(s.cluster.cfg.Compression)
 	if err != nil {
 		return err
 	}
-	options := append(more, s.broker.options...)
+	options := append(more, s.cluster.options...)
 	client, err := kgo.NewClient(append(options,
 		kgo.WithHooks((*hook)(s)),
 		kgo.ManualFlushing(),
@@ -77,7 +77,7 @@ func (s *seat) connect(generation int, more ...kgo.Opt) error {
 		kgo.StopProducerOnDataLossDetected(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(compression),
-		kgo.ProducerBatchMaxBytesFn(s.broker.batchLimit),
+		kgo.ProducerBatchMaxBytesFn(s.cluster.batchLimit),
 		kgo.MaxBufferedRecords(partRecords+2), // a part, the barrier, and the transaction's own record
 		kgo.ProducerLinger(0),
 		// There are no RecordRetries, no RecordDeliveryTimeout and no contexts that end: with them the library would
@@ -177,7 +177,7 @@ func (s *seat) awaitOutcomes() {
 // batch fails for good before the last record is buffered, the barrier shows it; if later, all others in its partition
 // fail with it.)
 func (s *seat) awaitPlaced(ctx context.Context) error {
-	patience := time.NewTimer(s.broker.cfg.Unanswered)
+	patience := time.NewTimer(s.cluster.cfg.Unanswered)
 	defer patience.Stop()
 	for s.placed.Load() < s.count && s.failed.Load() == 0 {
 		select {
@@ -203,7 +203,7 @@ func (s *seat) awaitPlaced(ctx context.Context) error {
 func (s *seat) flush(ctx context.Context) error {
 	settled, since := s.settled.Load(), time.Now()
 	for interval := 10 * time.Millisecond; ; interval = min(2*interval, time.Second) {
-		round, cancel := context.WithTimeout(ctx, min(interval, s.broker.cfg.Unanswered))
+		round, cancel := context.WithTimeout(ctx, min(interval, s.cluster.cfg.Unanswered))
 		err := s.client.Flush(round)
 		cancel()
 		if err == nil {
@@ -215,7 +215,7 @@ func (s *seat) flush(ctx context.Context) error {
 		if now := s.settled.Load(); now != settled {
 			settled, since = now, time.Now()
 		}
-		if time.Since(since) >= s.broker.cfg.Unanswered {
+		if time.Since(since) >= s.cluster.cfg.Unanswered {
 			return errUnanswered
 		}
 	}
@@ -258,8 +258,8 @@ func (h *hook) OnProduceRecordPartitioned(*kgo.Record, int32) {
 func (s *seat) gaveUp(err error) error {
 	switch {
 	case errors.Is(err, errUnanswered):
-		return s.broker.down(fmt.Errorf("%w for %v; the outcome is unknown and the message is sent again", err, s.broker.cfg.Unanswered))
+		return s.cluster.down(fmt.Errorf("%w for %v; the outcome is unknown and the message is sent again", err, s.cluster.cfg.Unanswered))
 	default:
-		return s.broker.down(fmt.Errorf("no acknowledgement yet when the call ended: %w", err))
+		return s.cluster.down(fmt.Errorf("no acknowledgement yet when the call ended: %w", err))
 	}
 }

@@ -92,11 +92,7 @@ func (c *cluster) broker(cfg kafka.Config) *kafka.Broker {
 		cfg.Brokers = c.seeds
 	}
 	b, err := kafka.New(cfg)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { b.Close() })
-	return b
+	return brokertest.Opened(c.t, b, err)
 }
 
 // records returns all records of topics, in order within each partition.
@@ -173,9 +169,7 @@ func (c *cluster) messages(ctx context.Context, topics ...string) ([]outbox.Mess
 func (c *cluster) harness(cfg kafka.Config) relaytest.BrokerHarness {
 	topics := [2]string{c.topic(3), c.topic(2)}
 	return relaytest.BrokerHarness{
-		Open: func(t *testing.T) relay.Broker {
-			return connectionless(t, c.seeds, cfg)
-		},
+		Open:         func(t *testing.T) relay.Broker { return connectionless(t, c.seeds, cfg) },
 		Topics:       topics,
 		Read:         func(ctx context.Context) ([]outbox.Message, error) { return c.messages(ctx, topics[:]...) },
 		TooLarge:     1_048_588, // the topics' limit, with which no room is left for anything else

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,55 +11,39 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topic is what a call needs to know about a topic before it sends.
-type topic struct {
-	name      string // interned, because the client library keeps it
-	limit     int    // of a batch, in bytes
-	assumed   bool   // the limit could not be read
-	compacted bool   // records need keys
-	checked   time.Time
-}
-
-// topics is a map that is replaced, never changed.
-type topics map[string]*topic
-
-// freshFor is how old a limit may be when a message is permanently refused because of it.
-const freshFor = 30 * time.Second
-
 // lookup queries the cluster about topics, and remembers and returns those that can be published to. errs are the
 // errors of the others; down means that no answer came.
-func (b *Broker) lookup(ctx context.Context, names []string) (found topics, errs map[string]error, down error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Unanswered)
+func (c *cluster) lookup(ctx context.Context, names []string) (found topics, errs map[string]error, down error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Unanswered)
 	defer cancel()
 	errs = map[string]error{}
-	exist, err := b.existing(ctx, names, errs)
+	exist, err := c.existing(ctx, names, errs)
 	if err != nil {
-		return nil, nil, b.down(err)
+		return nil, nil, c.down(err)
 	}
 	for name := range errs {
-		b.forget(name)
+		c.forget(name)
 	}
 	if len(exist) == 0 {
 		return nil, errs, nil
 	}
 	found = make(topics, len(exist))
 	for _, name := range exist {
-		found[name] = &topic{name: name, limit: b.cfg.MaxRecordBytes, assumed: true, checked: time.Now()}
+		found[name] = &topic{name: name, limit: c.cfg.MaxRecordBytes, assumed: true, checked: time.Now()}
 	}
-	if err := b.describe(ctx, found); err != nil {
-		return nil, nil, b.down(err)
+	if err := c.describe(ctx, found); err != nil {
+		return nil, nil, c.down(err)
 	}
-	b.remember(found)
+	c.remember(found)
 	return found, errs, nil
 }
 
 // describe reads the settings of topics, if permissions allow that.
-func (b *Broker) describe(ctx context.Context, found topics) error {
+func (c *cluster) describe(ctx context.Context, found topics) error {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	for name := range found {
 		resource := kmsg.NewDescribeConfigsRequestResource()
@@ -69,7 +52,7 @@ func (b *Broker) describe(ctx context.Context, found topics) error {
 		resource.ConfigNames = []string{maxMessageBytes, cleanupPolicy}
 		req.Resources = append(req.Resources, resource)
 	}
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
 		return err
 	}
@@ -103,7 +86,7 @@ const (
 
 // existing returns those of names that exist, after creating the missing ones if allowed. It puts the reasons for the
 // others into errs.
-func (b *Broker) existing(ctx context.Context, names []string, errs map[string]error) ([]string, error) {
+func (c *cluster) existing(ctx context.Context, names []string, errs map[string]error) ([]string, error) {
 	for created := false; ; {
 		req := kmsg.NewPtrMetadataRequest()
 		for _, name := range names {
@@ -111,7 +94,7 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			topic.Topic = &name
 			req.Topics = append(req.Topics, topic)
 		}
-		resp, err := req.RequestWith(ctx, b.control)
+		resp, err := req.RequestWith(ctx, c.control)
 		if err != nil {
 			return nil, err
 		}
@@ -126,19 +109,19 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 			case err == nil, kerr.IsRetriable(err): // a partition without a leader will get one again
 				exist = append(exist, name)
 			default:
-				errs[name] = b.topicError(name, err)
+				errs[name] = c.topicError(name, err)
 			}
 		}
 		switch {
 		case len(missing) == 0:
 			return exist, nil
-		case !b.cfg.CreateTopics:
+		case !c.cfg.CreateTopics:
 			for _, name := range missing {
-				errs[name] = b.topicError(name, kerr.UnknownTopicOrPartition)
+				errs[name] = c.topicError(name, kerr.UnknownTopicOrPartition)
 			}
 			return exist, nil
 		case !created:
-			if err := b.create(ctx, missing, errs); err != nil {
+			if err := c.create(ctx, missing, errs); err != nil {
 				return nil, err
 			}
 			created = true
@@ -157,21 +140,21 @@ func (b *Broker) existing(ctx context.Context, names []string, errs map[string]e
 }
 
 // create creates topics, and puts the errors of those that can't be created into errs.
-func (b *Broker) create(ctx context.Context, names []string, errs map[string]error) error {
+func (c *cluster) create(ctx context.Context, names []string, errs map[string]error) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	for _, name := range names {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic = name
 		topic.NumPartitions, topic.ReplicationFactor = -1, -1 // the cluster's defaults
-		if b.cfg.Partitions > 0 {
-			topic.NumPartitions = b.cfg.Partitions
+		if c.cfg.Partitions > 0 {
+			topic.NumPartitions = c.cfg.Partitions
 		}
-		if b.cfg.ReplicationFactor > 0 {
-			topic.ReplicationFactor = b.cfg.ReplicationFactor
+		if c.cfg.ReplicationFactor > 0 {
+			topic.ReplicationFactor = c.cfg.ReplicationFactor
 		}
 		req.Topics = append(req.Topics, topic)
 	}
-	resp, err := req.RequestWith(ctx, b.control)
+	resp, err := req.RequestWith(ctx, c.control)
 	if err != nil {
 		return err
 	}
@@ -186,73 +169,56 @@ func (b *Broker) create(ctx context.Context, names []string, errs map[string]err
 		}
 		errs[topic.Topic] = outbox.TopicUnavailable(fmt.Errorf("kafka: topic %q doesn't exist and can't be created, so "+
 			"create it by hand: %s (the cluster says: %s)",
-			topic.Topic, b.createCommand(topic.Topic), reason))
+			topic.Topic, c.createCommand(topic.Topic), reason))
 	}
 	return nil
 }
 
 // remember adds topics. Clients size their batches by the limits that they find when they first use a topic, so a
 // changed limit retires the clients.
-func (b *Broker) remember(found topics) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	known := maps.Clone(*b.topics.Load())
+func (c *cluster) remember(found topics) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(*c.topics.Load())
 	for name, t := range found {
-		if before := known[name]; before != nil && before.limit != t.limit {
-			b.generation++
+		if before := all[name]; before != nil && before.limit != t.limit {
+			c.generation++
 		}
-		known[name] = t
+		all[name] = t
 	}
-	b.topics.Store(&known)
+	c.topics.Store(&all)
 }
 
 // learn notes that the server has refused a record of that size as too large, where the limit of its topic can't be
 // read: until the topic is looked up again, no record of that size is sent. Otherwise each such record would cost a
 // client, because the client that a record was refused to is given up. What compression makes of a record says nothing
 // about another.
-func (b *Broker) learn(t *topic, bytes int) {
-	if !t.assumed || b.cfg.Compression != "none" {
+func (c *cluster) learn(t *topic, bytes int) {
+	if !t.assumed || c.cfg.Compression != "none" {
 		return
 	}
 	lower := *t
 	lower.limit, lower.checked = max(min(t.limit, bytes-1), smallestLimit), time.Now()
-	b.remember(topics{t.name: &lower})
+	c.remember(topics{t.name: &lower})
 }
 
 // forget makes the next call look up a topic again.
-func (b *Broker) forget(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if (*b.topics.Load())[name] == nil {
+func (c *cluster) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if (*c.topics.Load())[name] == nil {
 		return
 	}
-	known := maps.Clone(*b.topics.Load())
-	delete(known, name)
-	b.topics.Store(&known)
-	b.generation++
+	all := maps.Clone(*c.topics.Load())
+	delete(all, name)
+	c.topics.Store(&all)
+	c.generation++
 }
 
 // batchLimit is called by the client library when it first uses a topic.
-func (b *Broker) batchLimit(name string) int32 {
-	if t := (*b.topics.Load())[name]; t != nil {
+func (c *cluster) batchLimit(name string) int32 {
+	if t := (*c.topics.Load())[name]; t != nil {
 		return int32(t.limit + libraryMargin)
 	}
-	return int32(b.cfg.MaxRecordBytes + libraryMargin)
-}
-
-// createCommand is what a person types to create a topic. Partitions are named though the cluster has a default: it is
-// one, as a rule, and their number can't be changed for a topic with keys.
-func (b *Broker) createCommand(topic string) string {
-	return b.command(topic, cmp.Or(b.cfg.Partitions, advisedPartitions))
-}
-
-const advisedPartitions = 12
-
-func (b *Broker) command(topic string, partitions int32) string {
-	command := fmt.Sprintf("kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions %d",
-		shell.Word(strings.Join(b.cfg.Brokers, ",")), shell.Word(topic), partitions)
-	if b.cfg.ReplicationFactor > 0 {
-		command += fmt.Sprintf(" --replication-factor %d", b.cfg.ReplicationFactor)
-	}
-	return command
+	return int32(c.cfg.MaxRecordBytes + libraryMargin)
 }

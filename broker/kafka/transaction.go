@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// transactor is what a seat needs to publish each part of a call in a transaction. The transaction also writes a record
+// transactor lets a seat publish each part of a call in a transaction. The transaction also writes a record
 // to the cursor topic, which names all messages that this seat has published and that may not be settled.
 type transactor struct {
 	id   string // the transactional id
@@ -42,9 +42,9 @@ const maxCursorRecord = 1_000_000
 // returns, that owner's open transaction is committed or aborted.
 func (s *seat) produce(ctx context.Context) error {
 	s.discard()
-	err := s.connect(s.broker.currentGeneration(),
+	err := s.connect(s.cluster.currentGeneration(),
 		kgo.TransactionalID(s.tx.id),
-		kgo.TransactionTimeout(s.broker.cfg.transactionTimeout()),
+		kgo.TransactionTimeout(s.cluster.cfg.transactionTimeout()),
 		kgo.ConcurrentTransactionsBackoff(5*time.Millisecond))
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *seat) transact(ctx context.Context) error {
 		err = s.flush(ctx)
 	}
 	// The end of the transaction has the same time limit as other requests; if ctx ends, it has another second.
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.broker.cfg.Unanswered)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cluster.cfg.Unanswered)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
 		select {

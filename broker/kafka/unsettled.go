@@ -11,10 +11,10 @@ import (
 // unsettled knows every message that a session has read and not settled, and which of them a transaction has published.
 // The records of transactions are made from it. Its lock is a leaf.
 type unsettled struct {
-	mu    sync.Mutex
-	known map[name]*message
-	pages []page
-	lanes map[string][]name // of the holds that were read
+	mu       sync.Mutex
+	messages map[name]*message
+	pages    []page
+	lanes    map[string][]name // of the holds that were read
 
 	// heirs were published by transactions before this session, and this session hasn't read them yet.
 	heirs map[name]*message
@@ -63,7 +63,7 @@ func newUnsettled() *unsettled {
 func (u *unsettled) reset() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.known, u.heirs, u.lanes = map[name]*message{}, map[name]*message{}, map[string][]name{}
+	u.messages, u.heirs, u.lanes = map[name]*message{}, map[name]*message{}, map[string][]name{}
 	u.pages = nil
 }
 
@@ -88,7 +88,7 @@ func (u *unsettled) add(n name, m *message) {
 		delete(u.heirs, n)
 		m = heir
 	}
-	u.known[n] = m
+	u.messages[n] = m
 }
 
 // held notes the holds of a lane that were read; they replace those read before.
@@ -99,7 +99,7 @@ func (u *unsettled) held(lane string, holds []relay.Delivery) {
 	names := make([]name, len(holds))
 	for i := range holds {
 		names[i] = nameOf(&holds[i].Message)
-		if u.known[names[i]] == nil {
+		if u.messages[names[i]] == nil {
 			u.add(names[i], &message{ref: holds[i].Ref, lane: lane})
 		}
 	}
@@ -109,8 +109,8 @@ func (u *unsettled) held(lane string, holds []relay.Delivery) {
 // forget drops the holds of a lane that no transaction has published.
 func (u *unsettled) forget(lane string) {
 	for _, n := range u.lanes[lane] {
-		if m := u.known[n]; m != nil && m.part == nil {
-			delete(u.known, n)
+		if m := u.messages[n]; m != nil && m.part == nil {
+			delete(u.messages, n)
 		}
 	}
 	delete(u.lanes, lane)
@@ -120,8 +120,8 @@ func (u *unsettled) forget(lane string) {
 func (u *unsettled) produced(m *outbox.Message) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	known := u.known[nameOf(m)]
-	return known != nil && known.part != nil && !known.part.unknown
+	messages := u.messages[nameOf(m)]
+	return messages != nil && messages.part != nil && !messages.part.unknown
 }
 
 // take makes the part of a new transaction. ok is false if the session has not read one of the messages.
@@ -131,7 +131,7 @@ func (u *unsettled) take(attempt uint64, batch []*outbox.Message, which []int32)
 	defer u.mu.Unlock()
 	for k, i := range which {
 		n := nameOf(batch[i])
-		m := u.known[n]
+		m := u.messages[n]
 		if m == nil {
 			u.drop(p)
 			return nil, false
@@ -151,7 +151,7 @@ func (u *unsettled) giveBack(p *part) {
 
 func (u *unsettled) drop(p *part) {
 	for i := range p.entries {
-		if m := u.known[p.entries[i].name]; m != nil && m.part == p {
+		if m := u.messages[p.entries[i].name]; m != nil && m.part == p {
 			m.part = nil
 		}
 	}
@@ -171,8 +171,8 @@ func (u *unsettled) inherit(p *part) {
 	for i := range p.entries {
 		e := &p.entries[i]
 		m := &message{ref: e.ref, lane: e.lane, part: p}
-		if known := u.known[e.name]; known != nil {
-			known.part = p
+		if messages := u.messages[e.name]; messages != nil {
+			messages.part = p
 		} else {
 			u.heirs[e.name] = m
 		}
@@ -191,16 +191,16 @@ func (u *unsettled) live(parts []*part) []*part {
 func (u *unsettled) amend(s relay.Settlement) (_ relay.Settlement, unknown bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	taken := func(d *relay.Delivery) bool {
-		m := u.known[nameOf(&d.Message)]
+	published := func(d *relay.Delivery) bool {
+		m := u.messages[nameOf(&d.Message)]
 		if m == nil || m.part == nil {
 			return false
 		}
 		unknown = unknown || m.part.unknown
 		return true
 	}
-	hold := func(h relay.Hold) bool { return taken(h.Delivery) }
-	dead := func(d relay.Dead) bool { return taken(d.Delivery) }
+	hold := func(h relay.Hold) bool { return published(h.Delivery) }
+	dead := func(d relay.Dead) bool { return published(d.Delivery) }
 	delivered := func(d *relay.Delivery) {
 		s.Delivered++
 		s.HeldDelivered = append(slices.Clip(s.HeldDelivered), d)
@@ -276,11 +276,11 @@ func (p page) through(d *relay.Delivery) (int, bool) {
 
 func (u *unsettled) settle(d *relay.Delivery) {
 	n := nameOf(&d.Message)
-	m := u.known[n]
+	m := u.messages[n]
 	if m == nil {
 		return
 	}
-	delete(u.known, n)
+	delete(u.messages, n)
 	if m.part != nil {
 		m.part.left--
 	}

@@ -8,6 +8,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/servers"
@@ -21,15 +22,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(fmt.Sprintf("broker, %d keys", keys), func(b *testing.B) {
 			s := benchStream(b)
 			broker := s.broker("", nats.Config{})
-			batch := benchBatch(size, keys)
-			b.ReportAllocs()
-			for b.Loop() {
-				for _, m := range batch {
-					m.ID = outbox.NewID()
-				}
-				accepted(b, broker.Publish(b.Context(), batch))
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+			versus.Measure(b, versus.Publishing(b, broker, versus.Batch("t", size, keys)))
 		})
 	}
 	for _, headers := range []bool{false, true} {
@@ -39,13 +32,12 @@ func BenchmarkPublish(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			s := benchStream(b)
-			batch := benchBatch(size, 1000)
+			batch := versus.Batch("t", size, 1000)
 			js, err := jetstream.New(s.js.Conn(), jetstream.WithPublishAsyncMaxPending(4096))
 			if err != nil {
 				b.Fatal(err)
 			}
-			b.ReportAllocs()
-			for b.Loop() {
+			versus.Measure(b, func() int {
 				futures := make([]jetstream.PubAckFuture, 0, size)
 				for _, m := range batch {
 					h := natsgo.Header{natsgo.MsgIdHdr: {outbox.NewID().String()}}
@@ -70,23 +62,14 @@ func BenchmarkPublish(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+				return size
+			})
 		})
 	}
 }
 
 func benchStream(b *testing.B) *stream {
 	return newStream(b, servers.TestNATS(b).URL())
-}
-
-func benchBatch(size, keys int) []*outbox.Message {
-	batch := messages(size, keys)
-	for _, m := range batch {
-		m.Payload = make([]byte, 256)
-		m.EventType, m.ContentType = "OrderCreated", "application/json"
-	}
-	return batch
 }
 
 func BenchmarkFormats(b *testing.B) {
@@ -96,15 +79,7 @@ func BenchmarkFormats(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := benchStream(b)
 			broker := s.broker("", nats.Config{Format: f})
-			batch := benchBatch(size, 1000)
-			b.ReportAllocs()
-			for b.Loop() {
-				for _, m := range batch {
-					m.ID = outbox.NewID()
-				}
-				accepted(b, broker.Publish(b.Context(), batch))
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+			versus.Measure(b, versus.Publishing(b, broker, versus.Batch("t", size, 1000)))
 		})
 	}
 }

@@ -43,7 +43,7 @@ func New(servers string, cfg Config) (*Broker, error) {
 		subject:   subject,
 		inspected: make(map[string]struct{}),
 	}
-	b.shared = shared.New(b.connect, errClosed, connectFault)
+	b.shared = shared.New(b.connect, b.prepare, errClosed, connectFault)
 	b.background, b.stop = context.WithCancel(context.Background())
 	b.calls.New = func() any { return newCall(subject, cfg.Stream, cfg.records) }
 	return b, nil
@@ -83,7 +83,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 	if err := l.flush(ctx, b.cfg.AckTimeout); err != nil {
 		err = fmt.Errorf("nats: the server does not answer: %w", err)
 		if ctx.Err() == nil {
-			l.sever(err)
+			l.Sever(err)
 		}
 		return outbox.Unavailable(err)
 	}
@@ -91,7 +91,8 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(err)
 	}
 	if b.cfg.Recall > 0 && b.cfg.CreateStream == nil {
-		return outbox.Unavailable(b.ready(ctx, l)) // it reads alone
+		_, err = b.shared.Ready(ctx) // to prepare it only reads
+		return outbox.Unavailable(err)
 	}
 	return nil
 }
@@ -111,10 +112,7 @@ var errClosed = errors.New("nats: the broker is closed")
 // join adds c to a working link.
 func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	for {
-		l, err := b.shared.Get(ctx)
-		if err == nil {
-			err = b.ready(ctx, l)
-		}
+		l, err := b.shared.Ready(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -124,28 +122,12 @@ func (b *Broker) join(ctx context.Context, c *call) (*link, error) {
 	}
 }
 
-// ready makes a link fit for publishing, once: the stream is there, and what it had last is known. A link that was made
-// to ask whether the server answers changes nothing there.
-func (b *Broker) ready(ctx context.Context, l *link) error {
-	select {
-	case l.preparing <- struct{}{}:
-		defer func() { <-l.preparing }()
-	case <-ctx.Done():
-		return connectFault(context.Cause(ctx))
-	}
-	if l.prepared {
-		return nil
-	}
-	err := b.prepare(ctx, l)
-	if err == nil {
-		err = b.recall(ctx, l)
-	}
-	if err != nil {
-		l.sever(err)
+// prepare creates the stream of a new link if needed, and reads the ids of its last messages.
+func (b *Broker) prepare(ctx context.Context, l *link) error {
+	if err := b.findStream(ctx, l); err != nil {
 		return err
 	}
-	l.prepared = true
-	return nil
+	return b.recall(ctx, l)
 }
 
 // connect returns a new link.

@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
-	"github.com/pgoutbox/outbox/broker/internal/socket"
 	"github.com/pgoutbox/outbox/format"
 )
 
@@ -77,20 +76,17 @@ func (c *call) signal() {
 	}
 }
 
-// grace is how long a call may take to notice that its context has ended.
-const grace = 250 * time.Millisecond
-
 // run publishes on l until every message is settled.
 func (c *call) run(ctx context.Context, l *link, cfg *Config) {
-	release := socket.Guard(ctx, grace, func(cause error) { l.sever(fmt.Errorf("nats: a write was stuck: %w", cause)) })
+	release := l.Guard(ctx, "nats")
 	defer release()
 
 	silence := time.NewTimer(cfg.AckTimeout)
 	defer silence.Stop()
 	for c.Left() > 0 {
-		if l.alive() && ctx.Err() == nil {
+		if l.Alive() && ctx.Err() == nil {
 			if err := c.send(ctx, l, cfg); err != nil {
-				l.sever(err)
+				l.Sever(err)
 			}
 		}
 		if c.Left() == 0 {
@@ -101,9 +97,9 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 			if c.collect(l) {
 				silence.Reset(cfg.AckTimeout)
 			}
-		case <-l.dead:
+		case <-l.Dead:
 			c.collect(l)
-			c.Abandon(l.cause)
+			c.Abandon(l.Cause())
 		case <-ctx.Done():
 			c.collect(l)
 			c.Abandon(fmt.Errorf("nats: gave up waiting for acknowledgements: %w", context.Cause(ctx)))
@@ -112,7 +108,7 @@ func (c *call) run(ctx context.Context, l *link, cfg *Config) {
 				silence.Reset(cfg.AckTimeout)
 				continue
 			}
-			l.sever(fmt.Errorf("nats: no acknowledgement within %v: the server hangs, the stream has no quorum or can't "+
+			l.Sever(fmt.Errorf("nats: no acknowledgement within %v: the server hangs, the stream has no quorum or can't "+
 				"write to its disk, or it is set not to acknowledge", cfg.AckTimeout))
 		}
 	}

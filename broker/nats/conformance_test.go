@@ -16,19 +16,15 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*nats.Broker)(nil)
-	_ relay.Pinger = (*nats.Broker)(nil)
-)
+var _ brokertest.Broker = (*nats.Broker)(nil)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(t, server.URL()) })
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness { return harness(t, server.URL()) })
 }
 
 func TestConformanceUnderFaults(t *testing.T) {
@@ -36,12 +32,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	server := servers.OwnNATS(t)
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		h := harness(t, server.URL())
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    server.Kill9,
-			Restart: func() error { return server.Restart(context.Background()) },
-			Freeze:  server.Freeze,
-			Thaw:    server.Thaw,
-		}
+		h.Faults = brokertest.Faults(server)
 		return h
 	})
 }
@@ -49,13 +40,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 func harness(t *testing.T, url string) relaytest.BrokerHarness {
 	s := newStream(t, url)
 	return relaytest.BrokerHarness{
-		Open: func(t *testing.T) relay.Broker {
-			b, err := nats.New(url, nats.Config{AckTimeout: 10 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
-		},
+		Open:         brokertest.Opener(func() (*nats.Broker, error) { return nats.New(url, nats.Config{AckTimeout: 10 * time.Second}) }),
 		Topics:       [2]string{s.name + ".a", s.name + ".b"},
 		Read:         s.read,
 		Forget:       func(m *outbox.Message) { brokertest.SortHeaders(m) }, // the client's headers are a map

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -47,7 +46,6 @@ type Consumer struct {
 	urls   []string
 	cfg    ConsumerConfig
 	engine *lanes.Engine
-	logger *slog.Logger
 }
 
 // fetchWait is how long the server looks for messages at a time. Stopping may take as long, because the messages that
@@ -63,14 +61,11 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 	faults.Need(cfg.Stream != "", "Stream", "not given; name the stream")
 	faults.Need(cfg.Durable != "", "Durable", "not given; name the durable consumer")
 	settings.AtLeast(&faults, "AckWait", &cfg.AckWait, 30*time.Second, time.Second)
-	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
-	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
-	faults.Add("Handling", err)
+	engine := lanes.New(&faults, &cfg.Handling, conn.Logger, handler, lanes.Abilities{Later: true, Reject: true})
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("nats: consumer: %w", err)
 	}
-	cfg.Handling = engine.Config()
-	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{conn: conn, urls: urls, cfg: cfg, engine: engine}, nil
 }
 
 // Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the server, and
@@ -79,7 +74,7 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.run) }
 
 func (c *Consumer) run(ctx context.Context) error {
-	return c.engine.Reconnect(ctx, c.logger.With("stream", c.cfg.Stream, "durable", c.cfg.Durable), errUnfit, c.connected)
+	return c.engine.Reconnect(ctx, c.cfg.Handling.Logger.With("stream", c.cfg.Stream, "durable", c.cfg.Durable), errUnfit, c.connected)
 }
 
 var errUnfit = errors.New("the JetStream consumer is not fit")
@@ -168,8 +163,8 @@ func (s *session) fetch(ctx context.Context, consumer jetstream.Consumer) error 
 		select {
 		case err := <-s.engine.Failed():
 			cancel(err)
-		case <-s.link.dead:
-			cancel(s.link.cause)
+		case <-s.link.Dead:
+			cancel(s.link.Cause())
 		case <-ctx.Done():
 		}
 		s.group.Stop()

@@ -14,7 +14,6 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/nats"
@@ -46,15 +45,9 @@ func TestAFrozenServerLeavesTheOutcomeUnknown(t *testing.T) {
 	}
 	batch := messages(50, 5)
 	for range 2 { // on the connection that was there, and without one
-		errs := b.Publish(patient(t), batch)
-		brokertest.CheckOutcomes(t, batch, errs)
-		if len(errs) != len(batch) || !outbox.IsUnavailable(errs[0]) {
-			t.Fatalf("outcomes %v", errs)
-		}
+		brokertest.CheckFirst(t, b, batch, "unavailable")
 	}
-	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) {
-		t.Errorf("ping: %v", err)
-	}
+	brokertest.CheckPing(t, b)
 	if err := server.Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,12 +155,7 @@ func TestASlowNetworkIsNoFault(t *testing.T) {
 func TestNobodyListening(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, "nats://127.0.0.1:1", nats.Config{})
-	batch := messages(5, 2)
-	errs := b.Publish(patient(t), batch)
-	brokertest.CheckOutcomes(t, batch, errs)
-	if len(errs) != 5 || !outbox.IsUnavailable(errs[0]) || !strings.Contains(errs[0].Error(), "check address and port") {
-		t.Errorf("outcomes %v", errs)
-	}
+	brokertest.CheckOutage(t, b, messages(5, 2), "check address and port")
 }
 
 const accounts = `
@@ -231,9 +219,7 @@ func TestAUserWhoMayNotReceiveAcknowledgementsIsTold(t *testing.T) {
 	t.Parallel()
 	url := startServer(t, accounts)
 	b := newBroker(t, url, nats.Config{User: "deaf", Password: "secret", AckTimeout: time.Hour})
-	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "inbox prefix") {
-		t.Errorf("ping: %v", err)
-	}
+	brokertest.CheckPing(t, b, "inbox prefix")
 	b = newBroker(t, url, nats.Config{User: "own", Password: "secret", InboxPrefix: "_INBOX_own"})
 	if err := b.Ping(patient(t)); err != nil {
 		t.Errorf("ping: %v", err)
@@ -243,12 +229,7 @@ func TestAUserWhoMayNotReceiveAcknowledgementsIsTold(t *testing.T) {
 func TestAMissingJetStreamIsUnavailable(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, startServer(t, accounts), nats.Config{User: "bare", Password: "secret"})
-	errs := b.Publish(patient(t), messages(1, 1))
-	for _, err := range append(errs, b.Ping(patient(t))) {
-		if !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "JetStream must be enabled") {
-			t.Errorf("outcome %v", err)
-		}
-	}
+	brokertest.CheckOutage(t, b, messages(1, 1), "JetStream must be enabled")
 }
 
 func TestAServerThatShutsDownPolitelyIsLeft(t *testing.T) {
@@ -296,9 +277,7 @@ func TestTLSNeedsATrustedServer(t *testing.T) {
 	url := startServer(t,
 		fmt.Sprintf("jetstream { store_dir: \"$DIR/js\" }\ntls { cert_file: %q, key_file: %q }", shown.File, shown.KeyFile))
 	b := newBroker(t, url, nats.Config{})
-	if err := b.Ping(patient(t)); !outbox.IsUnavailable(err) || !strings.Contains(err.Error(), "ca_file") {
-		t.Errorf("ping without trust: %v", err)
-	}
+	brokertest.CheckPing(t, b, "ca_file")
 	b = newBroker(t, url, nats.Config{
 		TLS: &tls.Config{RootCAs: ours.Pool()}, Subject: "tls.{topic}", Stream: "TLS", CreateStream: &nats.StreamSettings{},
 	})

@@ -39,6 +39,6 @@ func (b *Broker) Identity(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return names, nil // it doesn't exist yet, or the user may not ask
 	}
-	made := stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
-	return append(names, fmt.Sprintf("nats stream %s of %s", b.cfg.Stream, made)), nil
+	created := stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
+	return append(names, fmt.Sprintf("nats stream %s of %s", b.cfg.Stream, created)), nil
 }

@@ -22,9 +22,9 @@ import (
 //
 // mu is a leaf: no other lock is taken while it is held.
 type link struct {
-	nc   *nats.Conn
-	js   jetstream.JetStream
-	sock socket.Socket
+	*socket.Socket
+	nc *nats.Conn
+	js jetstream.JetStream
 
 	// inbox ends with a dot. The answer to message i of call c comes on inbox + c + "." + i.
 	inbox string
@@ -36,13 +36,6 @@ type link struct {
 
 	stored map[outbox.ID]struct{} // ids that the stream had when the link was made, as many as Config.Recall
 
-	preparing chan struct{} // capacity 1: held by the call that prepares the link
-	prepared  bool          // guarded by preparing
-
-	severed sync.Once
-	dead    chan struct{} // closed after cause is set
-	cause   error
-
 	mu      sync.Mutex
 	calls   map[uint64]*call
 	lastID  uint64
@@ -53,13 +46,11 @@ type link struct {
 // connect dials until ctx ends. options carry authentication. Errors are meant for people and contain no secrets.
 func connect(ctx context.Context, urls []string, cfg *Config, onStream func(string)) (*link, error) {
 	l := &link{
+		Socket:   socket.New(),
 		onStream: onStream,
 		streams:  make(map[string]struct{}),
-		dead:     make(chan struct{}),
 		calls:    make(map[uint64]*call),
 		denied:   make(map[string]struct{}),
-
-		preparing: make(chan struct{}, 1),
 	}
 	options, err := cfg.authentication()
 	if err != nil {
@@ -79,13 +70,13 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 			if err != nil {
 				return nil, err
 			}
-			return conn, l.sock.Hold(conn)
+			return conn, l.Hold(conn)
 		})),
 		nats.ErrorHandler(l.asyncError),
 		nats.LameDuckModeHandler(func(*nats.Conn) { l.retire() }),
 		nats.ClosedHandler(func(nc *nats.Conn) {
-			l.sever(connectionLost(nc.LastError()))
-			cfg.Logger.Info("disconnected from nats", "cause", l.cause)
+			l.Sever(connectionLost(nc.LastError()))
+			cfg.Logger.Info("disconnected from nats", "cause", l.Cause())
 		}),
 	)
 	if cfg.InboxPrefix != "" {
@@ -93,7 +84,7 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 	}
 
 	// The library's Connect takes no context; closing its socket ends it.
-	stop := context.AfterFunc(ctx, l.sock.Close)
+	stop := context.AfterFunc(ctx, l.Shut)
 	defer stop()
 	l.nc, err = nats.Connect(strings.Join(urls, ","), options...)
 	if err != nil {
@@ -122,7 +113,7 @@ func connect(ctx context.Context, urls []string, cfg *Config, onStream func(stri
 	}
 	if err != nil {
 		err = connectFault(err)
-		l.sever(err)
+		l.Sever(err)
 		return nil, err
 	}
 	return l, nil
@@ -187,7 +178,7 @@ func (l *link) answer(msg *nats.Msg) {
 	}
 	stream, err := parseAck(msg)
 	if err == nil {
-		if _, known := l.streams[string(stream)]; !known {
+		if _, found := l.streams[string(stream)]; !found {
 			l.streams[string(stream)] = struct{}{}
 			l.onStream(string(stream))
 		}
@@ -227,7 +218,7 @@ func parseReply(tokens string) (callID uint64, index int32, ok bool) {
 func (l *link) join(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.retired || !l.alive() {
+	if l.retired || !l.Alive() {
 		return false
 	}
 	l.lastID++
@@ -243,7 +234,7 @@ func (l *link) leave(c *call) {
 	last := l.retired && len(l.calls) == 0
 	l.mu.Unlock()
 	if last {
-		l.sever(errRetired)
+		l.Sever(errRetired)
 	}
 }
 
@@ -256,7 +247,7 @@ func (l *link) retire() {
 	idle := len(l.calls) == 0
 	l.mu.Unlock()
 	if idle {
-		l.sever(errRetired)
+		l.Sever(errRetired)
 	}
 }
 
@@ -264,16 +255,7 @@ func (l *link) retire() {
 func (l *link) Usable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.retired && l.alive()
-}
-
-func (l *link) alive() bool {
-	select {
-	case <-l.dead:
-		return false
-	default:
-		return true
-	}
+	return !l.retired && l.Alive()
 }
 
 // share divides a limit of the connection among its calls.
@@ -283,19 +265,9 @@ func (l *link) share(limit int) int {
 	return max(1, limit/max(1, len(l.calls)))
 }
 
-// sever ends the link by closing its socket; the library closes the rest. Closing the connection itself would wait for
-// a publisher that is stuck in a write.
-func (l *link) sever(cause error) {
-	l.severed.Do(func() {
-		l.cause = cause
-		close(l.dead)
-		l.sock.Close()
-	})
-}
-
 // Close ends the link because the broker is closed.
 func (l *link) Close() {
-	l.sever(errClosed)
+	l.Sever(errClosed)
 	l.nc.Close()
 }
 
@@ -306,7 +278,7 @@ func (l *link) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		var network net.Error
 		if errors.As(err, &network) {
-			l.sever(connectionLost(err))
+			l.Sever(connectionLost(err))
 		}
 		return
 	}

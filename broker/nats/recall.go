@@ -21,13 +21,13 @@ func (b *Broker) recall(ctx context.Context, l *link) error {
 	if b.cfg.Recall == 0 {
 		return nil
 	}
-	known, err := b.tail(ctx, l)
+	ids, err := b.tail(ctx, l)
 	if err != nil {
 		return fmt.Errorf("nats: read what stream %q had last: %w; the user needs to publish to %q and %q, or set Recall to 0",
 			b.cfg.Stream, err,
 			b.api("CONSUMER.*."+b.cfg.Stream+".>"), b.api("CONSUMER.MSG.NEXT."+b.cfg.Stream+".>"))
 	}
-	l.stored = known
+	l.stored = ids
 	return nil
 }
 
@@ -42,9 +42,9 @@ func (b *Broker) tail(ctx context.Context, l *link) (map[outbox.ID]struct{}, err
 	if info.Config.Retention == jetstream.WorkQueuePolicy {
 		return nil, errors.New("it is a work queue, which forgets a message when it is consumed")
 	}
-	known := make(map[outbox.ID]struct{}, min(uint64(b.cfg.Recall), info.State.Msgs))
+	ids := make(map[outbox.ID]struct{}, min(uint64(b.cfg.Recall), info.State.Msgs))
 	if info.State.Msgs == 0 {
-		return known, nil
+		return ids, nil
 	}
 	from := info.State.FirstSeq
 	if most := uint64(b.cfg.Recall); info.State.LastSeq >= from+most {
@@ -59,17 +59,17 @@ func (b *Broker) tail(ctx context.Context, l *link) (map[outbox.ID]struct{}, err
 	}
 	defer func() { _ = stream.DeleteConsumer(asking, consumer.CachedInfo().Name) }() // otherwise it expires later
 	for left := consumer.CachedInfo().NumPending; left > 0; {
-		n, err := b.remember(ctx, consumer, int(min(left, recallAtOnce)), known)
+		n, err := b.remember(ctx, consumer, int(min(left, recallAtOnce)), ids)
 		if err != nil {
 			return nil, err
 		}
 		left -= uint64(n)
 	}
-	return known, nil
+	return ids, nil
 }
 
 // remember notes the ids of the next messages, and returns how many messages came.
-func (b *Broker) remember(ctx context.Context, consumer jetstream.Consumer, most int, known map[outbox.ID]struct{}) (n int, err error) {
+func (b *Broker) remember(ctx context.Context, consumer jetstream.Consumer, most int, ids map[outbox.ID]struct{}) (n int, err error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -80,7 +80,7 @@ func (b *Broker) remember(ctx context.Context, consumer jetstream.Consumer, most
 	for m := range batch.Messages() {
 		n++
 		if id, err := outbox.ParseID(m.Headers().Get(nats.MsgIdHdr)); err == nil { // other programs write there, too
-			known[id] = struct{}{}
+			ids[id] = struct{}{}
 		}
 	}
 	if err := batch.Error(); err != nil {

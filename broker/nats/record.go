@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/headers"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
@@ -36,13 +38,13 @@ func (s subject) of(m *outbox.Message) (string, error) {
 	subject := s.Expand(m)
 	if fault := subjectFault(subject); fault != "" {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template",
-			shorten(subject), fault))
+			printed.Short(subject), fault))
 	}
 	// A topic must not become a command such as $JS.API.STREAM.PURGE.ORDERS, or the answer to another client's request.
 	first, _, _ := strings.Cut(subject, ".")
 	if (first[0] == '$' || slices.Contains(inboxes, first)) && !s.decides(first) {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q begins with %s, which is the server's own or the "+
-			"clients'; change the message's topic", shorten(subject), first))
+			"clients'; change the message's topic", printed.Short(subject), first))
 	}
 	return subject, nil
 }
@@ -218,9 +220,9 @@ func (e *encoder) setText(name, value string) {
 // checkHeader refuses names and values that the wire can't carry, or that have another meaning: a Nats- header is a
 // command to the server (Nats-Rollup empties a stream), an Outbox- header is ours.
 func checkHeader[T string | []byte](name string, value T) error {
-	if !isHeaderName(name) {
+	if !headers.IsToken(name) {
 		return outbox.Permanent(fmt.Errorf("nats: header name %q can't be sent: NATS takes letters, digits and !#$%%&'*+-.^_`|~",
-			shorten(name)))
+			printed.Short(name)))
 	}
 	if hasPrefixFold(name, "Nats-") || outbox.ReservedHeader(name) {
 		return outbox.Permanent(fmt.Errorf("nats: header %q can't be sent: names with the prefixes Nats- and Outbox- "+
@@ -232,17 +234,6 @@ func checkHeader[T string | []byte](name string, value T) error {
 		}
 	}
 	return nil
-}
-
-func isHeaderName(name string) bool {
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return false
-		}
-	}
-	return name != ""
 }
 
 func hasPrefixFold(s, prefix string) bool {
@@ -277,12 +268,4 @@ func escape(s string) string {
 func mustEscape(s string, i int) bool {
 	c := s[i]
 	return c < ' ' || c == 0x7f || c == '%' || c == ' ' && (i == 0 || i == len(s)-1)
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

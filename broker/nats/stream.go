@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// prepare creates the stream on a new link, if the configuration asks for that and it does not exist.
-func (b *Broker) prepare(ctx context.Context, l *link) error {
+// findStream creates the stream if the configuration asks for that and it does not exist.
+func (b *Broker) findStream(ctx context.Context, l *link) error {
 	if b.cfg.Stream == "" {
 		return nil
 	}
@@ -133,8 +133,8 @@ func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 		if err != nil {
 			continue // it was sent, so it has a subject
 		}
-		reason, known := reasons[subject]
-		if !known {
+		reason, found := reasons[subject]
+		if !found {
 			if len(reasons) < questions {
 				reason = b.whyNoResponders(ctx, l, subject)
 				reasons[subject] = reason

@@ -24,30 +24,30 @@ func (b *Broker) classify(topic string, err error) error {
 		return nil
 	}
 	s, _ := status.FromError(err)
-	said := fmt.Errorf("pubsub: topic %q: %w", topic, err)
+	fault := fmt.Errorf("pubsub: topic %q: %w", topic, err)
 	if (s.Code() == codes.ResourceExhausted || s.Code() == codes.OutOfRange) && search.OfSize(s.Message()) {
-		return outbox.Permanent(said) // the emulator, or a server between
+		return outbox.Permanent(fault) // the emulator, or a server between
 	}
 	switch s.Code() {
 	case codes.InvalidArgument:
-		return outbox.Permanent(said)
+		return outbox.Permanent(fault)
 	case codes.NotFound:
 		return outbox.TopicUnavailable(fmt.Errorf("pubsub: topic %q doesn't exist in project %q: create it, for example "+
 			"by: gcloud pubsub topics create %s --project %s (%w)",
 			topic, b.cfg.Project, topic, b.cfg.Project, err))
 	case codes.PermissionDenied, codes.FailedPrecondition:
-		return outbox.TopicUnavailable(said)
+		return outbox.TopicUnavailable(fault)
 	case codes.AlreadyExists, codes.OutOfRange:
-		return said
+		return fault
 	case codes.Unimplemented:
-		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint that of Pub/Sub?", said))
+		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint that of Pub/Sub?", fault))
 	case codes.Unauthenticated:
-		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", fault))
 	case codes.ResourceExhausted:
 		// This is a quota of the project or the region.
-		return outbox.RetryAfter(outbox.Unavailable(said), pause(s))
+		return outbox.RetryAfter(outbox.Unavailable(fault), pause(s))
 	}
-	return outbox.RetryAfter(outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said)), pause(s))
+	return outbox.RetryAfter(outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", fault)), pause(s))
 }
 
 // pause returns the pause that the service asks for, 0 if none.

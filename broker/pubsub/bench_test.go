@@ -1,9 +1,7 @@
 package pubsub_test
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	library "cloud.google.com/go/pubsub/v2"
@@ -16,72 +14,44 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// The figure to compare with is the client library's publisher with ordering keys, which retries by itself.
 func BenchmarkPublish(b *testing.B) {
 	const size = 2500
 	for _, keys := range []int{50, 1000} {
-		fresh := func(topic string) []*outbox.Message { return benchBatch(topic, size, keys) }
 		b.Run(fmt.Sprintf("broker, %d keys", keys), func(b *testing.B) {
 			f := newFake(b)
-			topic := f.topic()
-			broker := f.broker(pubsub.Config{})
-			for b.Loop() {
-				accepted(b, broker.Publish(context.Background(), fresh(topic)))
+			publish := versus.Publishing(b, f.broker(pubsub.Config{}), versus.Batch(f.topic(), size, keys))
+			versus.Measure(b, func() int {
 				f.ClearMessages()
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
-		})
-		b.Run(fmt.Sprintf("library, %d keys", keys), func(b *testing.B) {
-			f := newFake(b)
-			topic := f.topic()
-			publisher := barePublisher(b, f.Addr, topic)
-			for b.Loop() {
-				loop(b, publisher, fresh(topic))
-				f.ClearMessages()
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+				return publish()
+			})
 		})
 	}
 }
 
+// The loop is the client library's publisher with ordering keys, which retries by itself.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, keys = 1000, 1000
-	b.Run("pubsub", func(b *testing.B) {
-		f := newFake(b)
-		versus.Run(b, versus.Contest{
-			Address: f.Addr,
-			Adapter: func(b *testing.B, address string) versus.Publish {
-				topic, broker := f.topic(), open(b, address, pubsub.Config{})
-				b.Cleanup(func() {
-					if err := broker.Close(); err != nil {
-						b.Error(err)
-					}
-				})
-				return func() int {
-					accepted(b, broker.Publish(b.Context(), benchBatch(topic, size, keys)))
-					f.ClearMessages()
-					return size
-				}
-			},
-			Loop: func(b *testing.B, address string) versus.Publish {
-				topic := f.topic()
-				publisher := barePublisher(b, address, topic)
-				return func() int {
-					loop(b, publisher, benchBatch(topic, size, keys))
-					f.ClearMessages()
-					return size
-				}
-			},
-		})
+	f := newFake(b)
+	versus.Run(b, "pubsub", versus.Contest{
+		Address: f.Addr,
+		Adapter: func(b *testing.B, address string) versus.Publish {
+			broker := brokertest.Opened(b, open(b, address, pubsub.Config{}), nil)
+			publish := versus.Publishing(b, broker, versus.Batch(f.topic(), size, keys))
+			return func() int {
+				defer f.ClearMessages()
+				return publish()
+			}
+		},
+		Loop: func(b *testing.B, address string) versus.Publish {
+			topic := f.topic()
+			publisher := barePublisher(b, address, topic)
+			return func() int {
+				loop(b, publisher, versus.Batch(topic, size, keys))
+				f.ClearMessages()
+				return size
+			}
+		},
 	})
-}
-
-func benchBatch(topic string, size, keys int) []*outbox.Message {
-	batch := brokertest.Messages(topic, size, keys)
-	for _, m := range batch {
-		m.Payload = []byte(strings.Repeat("x", 256))
-	}
-	return batch
 }
 
 func barePublisher(b *testing.B, address, topic string) *library.Publisher {

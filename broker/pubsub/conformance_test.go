@@ -12,15 +12,12 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*pubsub.Broker)(nil)
-	_ relay.Pinger = (*pubsub.Broker)(nil)
-)
+var _ brokertest.Broker = (*pubsub.Broker)(nil)
 
 func TestPubSubDoesWhatABrokerMust(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(f, f.Addr) })
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness { return harness(f, f.Addr) })
 }
 
 // The imitation lives in this process, so what fails is the network before it.
@@ -30,12 +27,7 @@ func TestPubSubDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		p := testnet.New(t, f.Addr)
 		h := harness(f, p.Addr())
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    p.Down,
-			Restart: p.Up,
-			Freeze:  p.Freeze,
-			Thaw:    p.Thaw,
-		}
+		h.Faults = &relaytest.BrokerFaults{Kill: p.Down, Restart: p.Up, Freeze: p.Freeze, Thaw: p.Thaw}
 		return h
 	})
 }

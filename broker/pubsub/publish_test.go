@@ -13,17 +13,16 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/pubsub"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testnet"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // reaction scripts the answers to Publish: nil lets a request through.
@@ -252,11 +251,7 @@ func TestATopicIsCreatedWhenAsked(t *testing.T) {
 	f := newFake(t)
 	topic := "t-" + outbox.NewID().String()
 	batch := brokertest.Messages(topic, 6, 2)
-	errs := f.broker(pubsub.Config{}).Publish(patient(t), batch)
-	if len(errs) != 6 || !outbox.IsTopicUnavailable(errs[0]) {
-		t.Fatalf("without: %v", errs)
-	}
-	contains(t, errs[0], topic, "gcloud pubsub topics create")
+	brokertest.CheckFirst(t, f.broker(pubsub.Config{}), batch, "topic unavailable", topic, "gcloud pubsub topics create")
 	accepted(t, f.broker(pubsub.Config{CreateTopics: true}).Publish(patient(t), batch))
 }
 
@@ -272,11 +267,7 @@ func TestAProbeCreatesNoTopic(t *testing.T) {
 func TestPingNamesAMissingTopic(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	err := f.broker(pubsub.Config{Topic: "nowhere"}).Ping(patient(t))
-	if !outbox.IsUnavailable(err) {
-		t.Errorf("ping: %v", err)
-	}
-	contains(t, err, "nowhere", "doesn't exist")
+	brokertest.CheckPing(t, f.broker(pubsub.Config{Topic: "nowhere"}), "nowhere", "doesn't exist")
 }
 
 func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T) {
@@ -284,26 +275,9 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	f := newFake(t)
 	topic := f.topic()
 	p := testnet.New(t, f.Addr)
-	b := open(t, p.Addr(), pubsub.Config{})
-	defer b.Close()
-	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
-	batch := brokertest.Messages(topic, 100, 10)
-	p.CutAnswers(true)
-	for i, err := range b.Publish(patient(t), batch) {
-		if !outbox.IsUnavailable(err) {
-			t.Errorf("message %d without an answer: %v", i, err)
-		}
-	}
-	p.CutAnswers(false)
-	brokertest.Deliver(patient(t), t, b, batch)
-	got, err := f.read(topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = got[1:]
-	if repeats := brokertest.CheckOrder(t, batch, got); len(got)-repeats != 100 {
-		t.Errorf("%d messages arrived", len(got)-repeats)
-	}
+	b := brokertest.Opened(t, open(t, p.Addr(), pubsub.Config{}), nil)
+	brokertest.CutAnswers(t, b, p, brokertest.Messages(topic, 1, 1), brokertest.Messages(topic, 100, 10),
+		func() ([]outbox.Message, error) { return f.read(topic) })
 }
 
 func TestAConnectionThatSwallowsRequestsIsGivenUp(t *testing.T) {
@@ -334,13 +308,4 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 	if _, err := pubsub.New(pubsub.Config{Project: "example.com:shop-4711"}); err != nil {
 		t.Error(err)
 	}
-}
-
-func TestAClosedBrokerSendsNothing(t *testing.T) {
-	t.Parallel()
-	f := newFake(t)
-	b := f.broker(pubsub.Config{})
-	topic := f.topic()
-	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
-	brokertest.CheckClosed(t, b, brokertest.Messages(topic, 1, 1))
 }

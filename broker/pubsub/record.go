@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
 	"google.golang.org/protobuf/proto"
 )
@@ -37,7 +38,7 @@ func parseTopic(text string) (*template.Template, error) {
 func topicOf(t *template.Template, m *outbox.Message) (string, error) {
 	id := t.Expand(m)
 	if fault := topicFault(id); fault != "" {
-		return "", outbox.Permanent(fmt.Errorf("pubsub: topic %q %s", shorten(id), fault))
+		return "", outbox.Permanent(fmt.Errorf("pubsub: topic %q %s", printed.Short(id), fault))
 	}
 	return id, nil
 }
@@ -104,7 +105,7 @@ func formatted(m *outbox.Message, records format.Encoder) ([]byte, map[string]st
 	for _, h := range record.Headers {
 		if reserved(h.Name) {
 			return nil, nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it",
-				shorten(h.Name))
+				printed.Short(h.Name))
 		}
 		attributes[h.Name] = string(h.Value)
 	}
@@ -122,7 +123,8 @@ func plainAttributes(m *outbox.Message, topic string) (map[string]string, error)
 		h := &m.Headers[i]
 		switch {
 		case reserved(h.Name):
-			return nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it", shorten(h.Name))
+			return nil, refuse("header %q can't be sent: names with the prefixes outbox- and goog are reserved; rename it",
+				printed.Short(h.Name))
 		case m.ContentType != "" && strings.EqualFold(h.Name, "content-type"):
 			continue
 		}
@@ -159,9 +161,9 @@ func checkAttributes(attributes map[string]string) error {
 		case name == "" || len(name) > maxName:
 			return refuse("an attribute's name of %d bytes can't be sent: it has 1 to %d", len(name), maxName)
 		case len(value) > maxValue:
-			return refuse("attribute %q of %d bytes can't be sent: its value has at most %d", shorten(name), len(value), maxValue)
+			return refuse("attribute %q of %d bytes can't be sent: its value has at most %d", printed.Short(name), len(value), maxValue)
 		case !utf8.ValidString(name) || !utf8.ValidString(value):
-			return refuse("attribute %q can't be sent: it is not UTF-8", shorten(name))
+			return refuse("attribute %q can't be sent: it is not UTF-8", printed.Short(name))
 		}
 	}
 	return nil
@@ -169,12 +171,4 @@ func checkAttributes(attributes map[string]string) error {
 
 func reserved(name string) bool {
 	return outbox.ReservedHeader(name) || strings.HasPrefix(strings.ToLower(name), "goog")
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

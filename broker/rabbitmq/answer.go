@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/search"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -17,10 +18,10 @@ import (
 func unroutable(r *amqp091.Return) error {
 	if r.Exchange == "" {
 		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: queue %q does not exist: create it, as a durable quorum queue",
-			shorten(r.RoutingKey)))
+			printed.Short(r.RoutingKey)))
 	}
 	return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: no queue is bound to exchange %q for routing key %q (%s): bind one",
-		r.Exchange, shorten(r.RoutingKey), r.ReplyText))
+		r.Exchange, printed.Short(r.RoutingKey), r.ReplyText))
 }
 
 // The texts by which the server closes a channel. They are the same from RabbitMQ 3.8 to 4.
@@ -34,29 +35,29 @@ var (
 // message only in words. It settles the messages that were certainly refused; the returned cause is for the rest.
 func (c *call) closed(l *link, ch *channel) error {
 	if !l.Usable() { // the channel ended with the connection
-		<-l.dead
-		return l.cause
+		<-l.Dead
+		return l.Cause()
 	}
-	said := ch.reason()
-	if said == nil {
+	answer := ch.reason()
+	if answer == nil {
 		return errors.New("rabbitmq: the channel is closed")
 	}
-	cause := fmt.Errorf("rabbitmq: the server closed the channel: %w", said)
+	cause := fmt.Errorf("rabbitmq: the server closed the channel: %w", answer)
 	exchange := ""
-	if found := namesExchange.FindStringSubmatch(said.Reason); found != nil {
+	if found := namesExchange.FindStringSubmatch(answer.Reason); found != nil {
 		exchange = found[1]
 	}
-	switch said.Code {
+	switch answer.Code {
 	case amqp091.PreconditionFailed, amqp091.ContentTooLarge:
-		if limit, ok := c.limit(said); ok {
+		if limit, ok := c.limit(answer); ok {
 			l.learnLimit(limit)
 			c.refuseLarger(limit)
 		}
 	case amqp091.NotFound:
 		l.gone(exchange)
 	case amqp091.AccessRefused:
-		cause = fmt.Errorf("%w; %s", cause, advice(said))
-		if topic := namesTopic.FindStringSubmatch(said.Reason); topic != nil {
+		cause = fmt.Errorf("%w; %s", cause, advice(answer))
+		if topic := namesTopic.FindStringSubmatch(answer.Reason); topic != nil {
 			l.refuse(address{exchange, topic[1]}, outbox.TopicUnavailable(cause))
 		} else if !c.encoder.exchange.Constant() {
 			l.refuse(address{exchange, ""}, outbox.TopicUnavailable(cause))
@@ -66,8 +67,8 @@ func (c *call) closed(l *link, ch *channel) error {
 }
 
 // advice says what to do about a refused access to an exchange.
-func advice(said *amqp091.Error) string {
-	if strings.Contains(said.Reason, "internal exchange") {
+func advice(answer *amqp091.Error) string {
+	if strings.Contains(answer.Reason, "internal exchange") {
 		return "an internal exchange takes messages from other exchanges only: publish to one that is bound to it, or declare it anew " +
 			"without internal"
 	}
@@ -76,13 +77,13 @@ func advice(said *amqp091.Error) string {
 
 // limit returns the most bytes of a message, if the server has closed the channel because one has more. If it doesn't
 // name a number, the largest message in flight has more than that: it has at least as many as the one that was refused.
-func (c *call) limit(said *amqp091.Error) (int, bool) {
-	if found := namesLimit.FindStringSubmatch(said.Reason); found != nil {
+func (c *call) limit(answer *amqp091.Error) (int, bool) {
+	if found := namesLimit.FindStringSubmatch(answer.Reason); found != nil {
 		if limit, err := strconv.Atoi(found[1]); err == nil {
 			return limit, true
 		}
 	}
-	if said.Code != amqp091.ContentTooLarge && !search.OfSize(said.Reason) {
+	if answer.Code != amqp091.ContentTooLarge && !search.OfSize(answer.Reason) {
 		return 0, false
 	}
 	largest := 1

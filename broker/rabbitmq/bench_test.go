@@ -6,15 +6,12 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// The figure to compare with is the library's deferred confirmations, as many in flight, which keep no order under
-// failure, with the message id alone or with the broker's headers.
 func BenchmarkPublish(b *testing.B) {
 	const size = 5000
 	server := servers.OwnRabbitMQ(b, servers.RabbitMQConfig{Fsync: true})
@@ -22,37 +19,13 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(fmt.Sprintf("broker, %d keys", keys), func(b *testing.B) {
 			q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
 			broker := newBroker(b, server.URL(), rabbitmq.Config{})
-			batch := benchBatch(q.name, size, keys)
+			batch := versus.Batch(q.name, size, keys)
 			if keys == 1 {
 				batch = batch[:500]
 			}
-			b.ReportAllocs()
-			for b.Loop() {
-				for _, m := range batch {
-					m.ID = outbox.NewID()
-				}
-				accepted(b, broker.Publish(b.Context(), batch))
-			}
-			b.ReportMetric(float64(b.N*len(batch))/b.Elapsed().Seconds(), "msg/s")
+			versus.Measure(b, versus.Publishing(b, broker, batch))
 		})
 	}
-	b.Run("library", func(b *testing.B) {
-		q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
-		batch := benchBatch(q.name, size, 1000)
-		ask(b, server.URL(), func(ch *amqp091.Channel) error {
-			if err := ch.Confirm(false); err != nil {
-				return err
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := loop(ch, batch); err != nil {
-					return err
-				}
-			}
-			b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
-			return nil
-		})
-	})
 }
 
 // loop has as many messages without a confirmation as the broker has.
@@ -79,6 +52,8 @@ func loop(ch *amqp091.Channel, batch []*outbox.Message) error {
 	return nil
 }
 
+// The loop is the library's deferred confirmations, as many in flight, which keep no order under
+// failure, with the message id alone or with the broker's headers.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, keys = 2500, 2500
 	server := servers.OwnRabbitMQ(b, servers.RabbitMQConfig{Fsync: true})
@@ -91,33 +66,24 @@ func BenchmarkAgainstLoop(b *testing.B) {
 		moved.Host = address
 		return moved.String()
 	}
-	b.Run("rabbitmq", func(b *testing.B) {
-		versus.Run(b, versus.Contest{
-			Address: at.Host,
-			Adapter: func(b *testing.B, address string) versus.Publish {
-				q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
-				broker := newBroker(b, through(address), rabbitmq.Config{})
-				batch := benchBatch(q.name, size, keys)
-				return func() int {
-					for _, m := range batch {
-						m.ID = outbox.NewID()
-					}
-					accepted(b, broker.Publish(b.Context(), batch))
-					return size
+	versus.Run(b, "rabbitmq", versus.Contest{
+		Address: at.Host,
+		Adapter: func(b *testing.B, address string) versus.Publish {
+			q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
+			broker := newBroker(b, through(address), rabbitmq.Config{})
+			return versus.Publishing(b, broker, versus.Batch(q.name, size, keys))
+		},
+		Loop: func(b *testing.B, address string) versus.Publish {
+			q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
+			ch := confirming(b, through(address))
+			batch := versus.Batch(q.name, size, keys)
+			return func() int {
+				if err := loop(ch, batch); err != nil {
+					b.Fatal(err)
 				}
-			},
-			Loop: func(b *testing.B, address string) versus.Publish {
-				q := newQueue(b, server.URL(), amqp091.Table{"x-max-length": 100_000})
-				ch := confirming(b, through(address))
-				batch := benchBatch(q.name, size, keys)
-				return func() int {
-					if err := loop(ch, batch); err != nil {
-						b.Fatal(err)
-					}
-					return size
-				}
-			},
-		})
+				return size
+			}
+		},
 	})
 }
 
@@ -137,13 +103,4 @@ func confirming(b *testing.B, url string) *amqp091.Channel {
 		b.Fatal(err)
 	}
 	return ch
-}
-
-func benchBatch(topic string, size, keys int) []*outbox.Message {
-	batch := brokertest.Messages(topic, size, keys)
-	for _, m := range batch {
-		m.Payload = make([]byte, 256)
-		m.EventType, m.ContentType = "OrderCreated", "application/json"
-	}
-	return batch
 }

@@ -9,16 +9,14 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/shared"
-	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/rabbitmq/amqp091-go"
 )
 
 // Broker publishes to RabbitMQ. It satisfies relay.Broker and relay.Pinger, and is safe for concurrent use. It connects
 // when first used, and again at the first use after a connection has broken.
 type Broker struct {
-	cfg                  Config
-	servers              []server
-	exchange, routingKey *template.Template
+	cfg     Config
+	servers []server
 
 	calls  sync.Pool // of *call
 	shared *shared.Link[*link]
@@ -34,14 +32,8 @@ func New(servers string, cfg Config) (*Broker, error) {
 		return nil, fmt.Errorf("rabbitmq: %w", err)
 	}
 	b := &Broker{cfg: cfg, servers: list}
-	b.shared = shared.New(b.connect, errClosed, connectFault)
-	if b.exchange, err = parseTemplate("exchange", cfg.Exchange); err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
-	}
-	if b.routingKey, err = parseTemplate("routing key", cfg.RoutingKey); err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
-	}
-	b.calls.New = func() any { return newCall(newEncoder(b.exchange, b.routingKey, &b.cfg)) }
+	b.shared = shared.New(b.connect, b.prepare, errClosed, connectFault)
+	b.calls.New = func() any { return newCall(newEncoder(&b.cfg)) }
 	return b, nil
 }
 
@@ -55,10 +47,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	c.begin(batch)
 	defer c.release()
 
-	l, err := b.shared.Get(ctx)
-	if err == nil {
-		err = b.ready(ctx, l)
-	}
+	l, err := b.shared.Ready(ctx)
 	if err != nil {
 		c.Abandon(err)
 		return c.Errs()
@@ -88,7 +77,7 @@ func (b *Broker) Ping(ctx context.Context) error {
 		return outbox.Unavailable(err)
 	}
 	name := ""
-	if b.exchange.Constant() {
+	if b.cfg.exchange.Constant() {
 		name = b.cfg.Exchange
 	}
 	err = l.probe(ctx, name)
@@ -109,26 +98,6 @@ func (b *Broker) Close() error {
 }
 
 var errClosed = errors.New("rabbitmq: the broker is closed")
-
-// ready makes a link fit for publishing, once: the topology is there that the configuration asks for. A link that was
-// made to ask whether the server answers changes nothing there.
-func (b *Broker) ready(ctx context.Context, l *link) error {
-	select {
-	case l.preparing <- struct{}{}:
-		defer func() { <-l.preparing }()
-	case <-ctx.Done():
-		return connectFault(context.Cause(ctx))
-	}
-	if l.prepared {
-		return nil
-	}
-	if err := b.prepare(ctx, l); err != nil {
-		l.sever(err)
-		return err
-	}
-	l.prepared = true
-	return nil
-}
 
 // connect returns a new link. It tries the servers one after the other.
 func (b *Broker) connect(ctx context.Context) (*link, error) {

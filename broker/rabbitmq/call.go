@@ -7,7 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/inorder"
-	"github.com/pgoutbox/outbox/broker/internal/socket"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -56,12 +56,9 @@ func (c *call) release() {
 // clean reports whether nothing is in flight that the channel could still report on.
 func (c *call) clean() bool { return c.landed == len(c.flight) }
 
-// grace is how long a call may take to notice that its context has ended.
-const grace = 250 * time.Millisecond
-
 // run publishes on ch until every message is settled.
 func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
-	release := socket.Guard(ctx, grace, func(cause error) { l.sever(fmt.Errorf("rabbitmq: a write was stuck: %w", cause)) })
+	release := l.Guard(ctx, "rabbitmq")
 	defer release()
 
 	silence := time.NewTimer(cfg.AckTimeout)
@@ -76,8 +73,8 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		if c.landed == len(c.flight) { // nothing can be sent, or the last message has just failed
 			switch {
 			case !l.Usable():
-				<-l.dead
-				c.Abandon(l.cause)
+				<-l.Dead
+				c.Abandon(l.Cause())
 			case ctx.Err() != nil:
 				c.Abandon(gaveUp(ctx))
 			case ch.ch.IsClosed():
@@ -95,9 +92,9 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 				c.Abandon(c.closed(l, ch))
 			}
 			silence.Reset(cfg.AckTimeout)
-		case <-l.dead:
+		case <-l.Dead:
 			c.collect(l, ch)
-			c.Abandon(l.cause)
+			c.Abandon(l.Cause())
 		case <-ctx.Done():
 			c.collect(l, ch)
 			c.Abandon(gaveUp(ctx))
@@ -108,7 +105,7 @@ func (c *call) run(ctx context.Context, l *link, ch *channel, cfg *Config) {
 				c.Abandon(err)
 				continue
 			}
-			l.sever(fmt.Errorf("rabbitmq: no confirmation within %v: the server hangs, a queue has no quorum, or can't write to its disk",
+			l.Sever(fmt.Errorf("rabbitmq: no confirmation within %v: the server hangs, a queue has no quorum, or can't write to its disk",
 				cfg.AckTimeout))
 		}
 	}
@@ -157,7 +154,7 @@ func (c *call) send(ctx context.Context, l *link, ch *channel, cfg *Config) {
 		if err != nil {
 			// A part of the message may have been sent.
 			if !ch.ch.IsClosed() {
-				l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
+				l.Sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
 			}
 			c.Settle(i, inorder.Unknown(err))
 			return
@@ -194,7 +191,7 @@ func (c *call) collect(l *link, ch *channel) bool {
 			c.Settle(f.index, err)
 		case !acked:
 			c.Settle(f.index, outbox.Unavailable(fmt.Errorf("rabbitmq: a queue for routing key %q refused the message: "+
-				"it is full, or has an internal fault", shorten(c.encoder.routingKey.Expand(c.Messages[f.index])))))
+				"it is full, or has an internal fault", printed.Short(c.encoder.routingKey.Expand(c.Messages[f.index])))))
 		default:
 			if c.alone {
 				m := c.Messages[f.index]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgoutbox/outbox/format"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/rabbitmq/amqp091-go"
 )
 
@@ -75,7 +76,8 @@ type Config struct {
 	// Logger reports connections. nil: slog.Default.
 	Logger *slog.Logger
 
-	records format.Encoder // the encoder of Format; nil without one
+	records              format.Encoder     // of Format; nil without one
+	exchange, routingKey *template.Template // of Exchange and RoutingKey
 }
 
 // Queue describes a queue to be created: a durable quorum queue.
@@ -120,7 +122,8 @@ func (cfg Config) withDefaults(list string) (Config, []server, error) {
 	}
 	exchange, err := parseTemplate("exchange", cfg.Exchange)
 	faults.Add("Exchange", err)
-	_, err = parseTemplate("routing key", cfg.RoutingKey)
+	cfg.exchange = exchange
+	cfg.routingKey, err = parseTemplate("routing key", cfg.RoutingKey)
 	faults.Add("RoutingKey", err)
 
 	named := exchange != nil && exchange.Constant() && cfg.Exchange != ""

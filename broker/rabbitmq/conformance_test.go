@@ -1,24 +1,20 @@
 package rabbitmq_test
 
 import (
-	"context"
 	"testing"
 
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*rabbitmq.Broker)(nil)
-	_ relay.Pinger = (*rabbitmq.Broker)(nil)
-)
+var _ brokertest.Broker = (*rabbitmq.Broker)(nil)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRabbitMQ(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(t, server.URL(), pair(t, server.URL())) })
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness { return harness(t, server.URL(), pair(t, server.URL())) })
 }
 
 func TestConformanceUnderFaults(t *testing.T) {
@@ -36,12 +32,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		h := harness(t, server.URL(), queues[0])
 		queues = queues[1:]
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    server.Kill9,
-			Restart: func() error { return server.Restart(context.Background()) },
-			Freeze:  server.Freeze,
-			Thaw:    server.Thaw,
-		}
+		h.Faults = brokertest.Faults(server)
 		return h
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -32,7 +31,6 @@ type Consumer struct {
 	servers []server
 	cfg     ConsumerConfig
 	engine  *lanes.Engine
-	logger  *slog.Logger
 }
 
 // NewConsumer returns a Consumer. servers and conn configure the connection, as for New; conn's options for publishing
@@ -44,14 +42,11 @@ func NewConsumer(servers string, conn Config, cfg ConsumerConfig, handler consum
 	faults.Need(cfg.Queue != "", "Queue", "not given; name the queue")
 	faults.Need(cfg.Handling.MaxInFlight < mostInFlight, "Handling.MaxInFlight",
 		"%d, but a prefetch count is at most %d", cfg.Handling.MaxInFlight, mostInFlight-1)
-	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
-	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Reject: true})
-	faults.Add("Handling", err)
+	engine := lanes.New(&faults, &cfg.Handling, conn.Logger, handler, lanes.Abilities{Reject: true})
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("rabbitmq: consumer: %w", err)
 	}
-	cfg.Handling = engine.Config()
-	return &Consumer{conn: conn, servers: list, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{conn: conn, servers: list, cfg: cfg, engine: engine}, nil
 }
 
 // Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the server, and
@@ -61,7 +56,7 @@ func (c *Consumer) Run(ctx context.Context) error { return c.engine.Run(ctx, c.r
 
 func (c *Consumer) run(ctx context.Context) error {
 	next := -1
-	return c.engine.Reconnect(ctx, c.logger.With("queue", c.cfg.Queue), nil, func(ctx context.Context) error {
+	return c.engine.Reconnect(ctx, c.cfg.Handling.Logger.With("queue", c.cfg.Queue), nil, func(ctx context.Context) error {
 		next = (next + 1) % len(c.servers)
 		return c.connected(ctx, c.servers[next])
 	})
@@ -69,9 +64,9 @@ func (c *Consumer) run(ctx context.Context) error {
 
 // connected consumes over one connection.
 func (c *Consumer) connected(ctx context.Context, to server) error {
-	var behind sync.WaitGroup
-	defer behind.Wait()
-	l, err := dial(ctx, to, &c.conn, &behind)
+	var running sync.WaitGroup
+	defer running.Wait()
+	l, err := dial(ctx, to, &c.conn, &running)
 	if err != nil {
 		return connectFault(err)
 	}
@@ -99,7 +94,7 @@ func (c *Consumer) connected(ctx context.Context, to server) error {
 	// The consumer is not cancelled: the server would let the next consumer take later messages while our handlers
 	// still run. The consumer ends with its connection, and the messages that it had and did not acknowledge go back in
 	// order before another consumer gets more.
-	behind.Go(func() {
+	running.Go(func() {
 		for range deliveries { // until the connection ends
 		}
 	})

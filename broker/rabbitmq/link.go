@@ -17,17 +17,10 @@ import (
 //
 // mu is a leaf: no other lock is taken while it is held.
 type link struct {
-	conn   *amqp091.Connection
-	cfg    *Config
-	sock   socket.Socket
-	behind *sync.WaitGroup // of the broker
-
-	preparing chan struct{} // capacity 1: held by the call that prepares the link
-	prepared  bool          // guarded by preparing
-
-	severed sync.Once
-	dead    chan struct{} // closed after cause is set
-	cause   error
+	*socket.Socket
+	conn    *amqp091.Connection
+	cfg     *Config
+	running *sync.WaitGroup // of the broker
 
 	mu        sync.Mutex
 	free      []*channel
@@ -57,12 +50,11 @@ type refusal struct {
 const refusalTime = 5 * time.Second
 
 // dial connects to one server until ctx ends. Errors are meant for people and contain no secrets.
-func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*link, error) {
+func dial(ctx context.Context, s server, cfg *Config, running *sync.WaitGroup) (*link, error) {
 	l := &link{
 		cfg:       cfg,
-		behind:    behind,
-		dead:      make(chan struct{}),
-		preparing: make(chan struct{}, 1),
+		running:   running,
+		Socket:    socket.New(),
 		exchanges: make(map[string]struct{}),
 		refused:   make(map[address]*refusal),
 	}
@@ -82,7 +74,7 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 				conn.Close()
 				return nil, err
 			}
-			if err := l.sock.Hold(conn); err != nil {
+			if err := l.Hold(conn); err != nil {
 				return nil, err
 			}
 			greeted, err = secure.Connect(ctx, timedWrites{conn, cfg.AckTimeout}, s.tls(cfg), addr)
@@ -93,11 +85,11 @@ func dial(ctx context.Context, s server, cfg *Config, behind *sync.WaitGroup) (*
 	cfg.authenticate(&config)
 
 	// The library takes no context; closing its socket ends what it does.
-	stop := context.AfterFunc(ctx, l.sock.Close)
+	stop := context.AfterFunc(ctx, l.Shut)
 	defer stop()
 	var err error
 	if l.conn, err = amqp091.DialConfig(s.url, config); err != nil {
-		l.sock.Close()
+		l.Shut()
 		if fault := secure.Fault(greeted); fault != nil {
 			err = fault // the library keeps only its text, if that
 		}
@@ -124,7 +116,7 @@ func (cfg *Config) authenticate(config *amqp091.Config) {
 func (l *link) watch() {
 	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := l.conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
-	l.behind.Go(func() {
+	l.running.Go(func() {
 		for b := range blocked {
 			reason := ""
 			if b.Active {
@@ -141,14 +133,14 @@ func (l *link) watch() {
 			l.mu.Unlock()
 		}
 	})
-	l.behind.Go(func() {
+	l.running.Go(func() {
 		err, wasFault := <-closed
 		if !wasFault || err == nil {
-			l.sever(errors.New("rabbitmq: connection lost"))
+			l.Sever(errors.New("rabbitmq: connection lost"))
 			return
 		}
-		l.sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
-		l.cfg.Logger.Info("disconnected from rabbitmq", "cause", l.cause)
+		l.Sever(fmt.Errorf("rabbitmq: connection lost: %w", err))
+		l.cfg.Logger.Info("disconnected from rabbitmq", "cause", l.Cause())
 	})
 }
 
@@ -228,52 +220,35 @@ func (l *link) discard(ch *channel) {
 	if ch.ch.IsClosed() {
 		return
 	}
-	l.behind.Go(func() { ch.ch.Close() })
+	l.running.Go(func() { ch.ch.Close() })
 }
 
 // rpc runs f, a request to the server, and waits for it until ctx ends. A server that doesn't answer ends the link, and
 // so f returns.
 func (l *link) rpc(ctx context.Context, f func() error) error {
 	if !l.Usable() {
-		return l.cause
+		return l.Cause()
 	}
 	done := make(chan error, 1)
-	l.behind.Go(func() { done <- f() })
+	l.running.Go(func() { done <- f() })
 	timeout := time.NewTimer(l.cfg.AckTimeout)
 	defer timeout.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-l.dead:
-		return l.cause
+	case <-l.Dead:
+		return l.Cause()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timeout.C:
 		err := fmt.Errorf("rabbitmq: no answer within %v", l.cfg.AckTimeout)
-		l.sever(err)
+		l.Sever(err)
 		return err
 	}
 }
 
 // Usable reports whether the connection works, as far as is known.
-func (l *link) Usable() bool {
-	select {
-	case <-l.dead:
-		return false
-	default:
-		return !l.conn.IsClosed()
-	}
-}
-
-// sever ends the link by closing its socket; the library closes the rest. Closing the connection itself would wait for
-// the server.
-func (l *link) sever(cause error) {
-	l.severed.Do(func() {
-		l.cause = cause
-		close(l.dead)
-		l.sock.Close()
-	})
-}
+func (l *link) Usable() bool { return l.Alive() && !l.conn.IsClosed() }
 
 // Close closes the connection regularly, if the server responds.
 func (l *link) Close() {
@@ -281,21 +256,21 @@ func (l *link) Close() {
 		// It makes no difference whether the server has received it.
 		_ = l.conn.CloseDeadline(time.Now().Add(goodbye))
 	}
-	l.sever(errClosed)
+	l.Sever(errClosed)
 }
 
 // connectFault adds what to do about the usual connection errors.
 func connectFault(err error) error {
-	var said *amqp091.Error
+	var answer *amqp091.Error
 	switch {
 	case errors.Is(err, amqp091.ErrSASL):
 		return fmt.Errorf("rabbitmq: connect: the server doesn't offer this way to authenticate: %w; to authenticate by "+
 			"certificate it needs the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", err)
-	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &said) && said.Code == amqp091.AccessRefused:
+	case errors.Is(err, amqp091.ErrCredentials), errors.As(err, &answer) && answer.Code == amqp091.AccessRefused:
 		return fmt.Errorf("rabbitmq: connect: the server refused the credentials: %w; check user, password and virtual "+
 			"host (guest may connect from the server's own machine only; by a certificate one is the user of its name, who must be there)",
 			err)
-	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &said) && said.Code == amqp091.NotAllowed:
+	case errors.Is(err, amqp091.ErrVhost), errors.As(err, &answer) && answer.Code == amqp091.NotAllowed:
 		return fmt.Errorf("rabbitmq: connect: %w; check that the virtual host exists and that the user may enter it", err)
 	}
 	return fmt.Errorf("rabbitmq: connect: %w", err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/template"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -27,11 +28,11 @@ type encoder struct {
 	mostBytes            int            // of the body
 	records              format.Encoder // nil: payloads as they are, with headers of ours
 	rec                  record
-	made                 format.Record // by records
+	scratch              format.Record // by records
 }
 
-func newEncoder(exchange, routingKey *template.Template, cfg *Config) *encoder {
-	e := &encoder{exchange: exchange, routingKey: routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
+func newEncoder(cfg *Config) *encoder {
+	e := &encoder{exchange: cfg.exchange, routingKey: cfg.routingKey, mostBytes: cfg.MaxMessageBytes, records: cfg.records}
 	e.rec.publishing.Headers = make(amqp091.Table, 8)
 	return e
 }
@@ -41,7 +42,7 @@ func (e *encoder) release() {
 	headers := e.rec.publishing.Headers
 	clear(headers)
 	e.rec = record{publishing: amqp091.Publishing{Headers: headers}}
-	e.made.Reset()
+	e.scratch.Reset()
 }
 
 // reserved reports whether a name is reserved for the server and not fixed by the template.
@@ -85,7 +86,7 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 		{"exchange's name", r.exchange}, {"routing key", r.routingKey}, {"content type", p.ContentType}, {"event type", p.Type},
 	} {
 		if len(s.value) > shortString {
-			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, shorten(s.value), len(s.value), shortString)
+			return nil, refuse("the %s %q is %d bytes long, and AMQP takes %d", s.what, printed.Short(s.value), len(s.value), shortString)
 		}
 	}
 	if size := headerBytes(p); frameSize > 0 && size > frameSize {
@@ -97,11 +98,11 @@ func (e *encoder) encode(m *outbox.Message, frameSize int) (*record, error) {
 // formatted sets the fields of m in its format. The message id is a property all the same, because it identifies a
 // returned message.
 func (e *encoder) formatted(m *outbox.Message, p *amqp091.Publishing) error {
-	if err := e.records.Encode(&e.made, m); err != nil {
+	if err := e.records.Encode(&e.scratch, m); err != nil {
 		return err
 	}
-	p.ContentType, p.Body = e.made.ContentType, e.made.Value
-	for _, h := range e.made.Headers {
+	p.ContentType, p.Body = e.scratch.ContentType, e.scratch.Value
+	for _, h := range e.scratch.Headers {
 		if err := checkHeader(h.Name); err != nil {
 			return err
 		}
@@ -153,7 +154,7 @@ func (e *encoder) plain(m *outbox.Message, r *record) error {
 func checkHeader(name string) error {
 	switch {
 	case name == "" || len(name) > shortString:
-		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", shorten(name), len(name), shortString)
+		return refuse("the header name %q is %d bytes long, and AMQP takes 1 to %d", printed.Short(name), len(name), shortString)
 	case name == "CC" || name == "BCC":
 		return refuse("header %q can't be sent: RabbitMQ takes it for a command to route the message elsewhere as well; rename it", name)
 	case outbox.ReservedHeader(name):
@@ -176,12 +177,4 @@ func headerBytes(p *amqp091.Publishing) int {
 
 func refuse(format string, args ...any) error {
 	return outbox.Permanent(fmt.Errorf("rabbitmq: "+format, args...))
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

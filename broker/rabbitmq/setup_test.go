@@ -15,7 +15,6 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/rabbitmq"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -191,13 +190,9 @@ func newBroker(t testing.TB, servers string, cfg rabbitmq.Config) *rabbitmq.Brok
 // harness addresses two queues.
 func harness(t *testing.T, url string, queues [2]*queue) relaytest.BrokerHarness {
 	return relaytest.BrokerHarness{
-		Open: func(t *testing.T) relay.Broker {
-			b, err := rabbitmq.New(url, rabbitmq.Config{AckTimeout: 5 * time.Second, MaxMessageBytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
-		},
+		Open: brokertest.Opener(func() (*rabbitmq.Broker, error) {
+			return rabbitmq.New(url, rabbitmq.Config{AckTimeout: 5 * time.Second, MaxMessageBytes: 1 << 20})
+		}),
 		Topics: [2]string{queues[0].name, queues[1].name},
 		Read: func(ctx context.Context) (all []outbox.Message, err error) {
 			for _, q := range queues {

@@ -12,7 +12,7 @@ import (
 
 // prepare checks the exchange on a new link, and creates what the configuration asks for and is missing.
 func (b *Broker) prepare(ctx context.Context, l *link) error {
-	if b.exchange.Constant() && b.cfg.Exchange != "" {
+	if b.cfg.exchange.Constant() && b.cfg.Exchange != "" {
 		err := l.probe(ctx, b.cfg.Exchange)
 		if isCode(err, amqp091.NotFound) && b.cfg.CreateExchange != "" {
 			err = l.declare(ctx, func(ch *amqp091.Channel) error {
@@ -80,8 +80,8 @@ func (l *link) declare(ctx context.Context, f func(ch *amqp091.Channel) error) e
 			return ch.Close()
 		}
 		if errors.Is(err, amqp091.ErrClosed) { // the answer was here before f had its next question
-			if said := <-closed; said != nil {
-				err = said
+			if answer := <-closed; answer != nil {
+				err = answer
 			}
 		}
 		return errors.Join(err, ignoreClosed(ch.Close()))
@@ -129,16 +129,16 @@ func (l *link) mayWrite(ctx context.Context, exchange string) error {
 		}
 		return ch.TxRollback()
 	})
-	var said *amqp091.Error
-	if errors.As(err, &said) && said.Code == amqp091.AccessRefused && namesTopic.FindString(said.Reason) == "" {
-		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: exchange %q: not permitted: %w; %s", exchange, err, advice(said)))
+	var answer *amqp091.Error
+	if errors.As(err, &answer) && answer.Code == amqp091.AccessRefused && namesTopic.FindString(answer.Reason) == "" {
+		return outbox.TopicUnavailable(fmt.Errorf("rabbitmq: exchange %q: not permitted: %w; %s", exchange, err, advice(answer)))
 	}
 	return nil // a server without transactions has been asked already whether it answers
 }
 
 func isCode(err error, code int) bool {
-	var said *amqp091.Error
-	return errors.As(err, &said) && said.Code == code
+	var answer *amqp091.Error
+	return errors.As(err, &answer) && answer.Code == code
 }
 
 // find checks that an exchange exists, once per link. A message to one that doesn't exist would close the channel, with
@@ -148,9 +148,9 @@ func (l *link) find(ctx context.Context, exchange string) error {
 		return nil
 	}
 	l.mu.Lock()
-	_, known := l.exchanges[exchange]
+	_, found := l.exchanges[exchange]
 	l.mu.Unlock()
-	if known {
+	if found {
 		return nil
 	}
 	err := l.probe(ctx, exchange)

@@ -12,15 +12,15 @@ import (
 
 // isAnswer reports whether err is a server's answer, not a missing one.
 func isAnswer(err error) bool {
-	var said redis.Error
-	return errors.As(err, &said)
+	var answer redis.Error
+	return errors.As(err, &answer)
 }
 
-// said returns a server's own words, without the library's wrapping.
-func said(err error) error {
-	var words redis.Error
-	if errors.As(err, &words) {
-		return words
+// answerOf returns a server's answer without the library's wrapping.
+func answerOf(err error) error {
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		return answer
 	}
 	return err
 }

@@ -5,15 +5,12 @@ import (
 	"testing"
 
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The figure to compare with is one pipeline of XADD with the same fields, which keeps no order under failure and
-// recognises no repeat.
 func BenchmarkPublish(b *testing.B) {
 	const size = 5000
 	server := servers.OwnRedis(b, servers.RedisConfig{Settings: map[string]string{"appendfsync": "everysec"}})
@@ -23,28 +20,10 @@ func BenchmarkPublish(b *testing.B) {
 				c := client(b, server.Addr())
 				stream := newStream(b, c)
 				broker := newBroker(b, server.Addr(), redis.Config{DedupWindow: window, MaxLen: 100_000})
-				batch := benchBatch(stream, size, keys)
-				b.ReportAllocs()
-				for b.Loop() {
-					for _, m := range batch {
-						m.ID = outbox.NewID()
-					}
-					accepted(b, broker.Publish(b.Context(), batch))
-				}
-				b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
+				versus.Measure(b, versus.Publishing(b, broker, versus.Batch(stream, size, keys)))
 			})
 		}
 	}
-	b.Run("library", func(b *testing.B) {
-		c := client(b, server.Addr())
-		stream := newStream(b, c)
-		batch := benchBatch(stream, size, 1000)
-		b.ReportAllocs()
-		for b.Loop() {
-			loop(b, c, batch)
-		}
-		b.ReportMetric(float64(b.N)*size/b.Elapsed().Seconds(), "msg/s")
-	})
 }
 
 // loop is one pipeline of XADD.
@@ -61,6 +40,8 @@ func loop(b *testing.B, c *goredis.Client, batch []*outbox.Message) {
 	}
 }
 
+// The loop is one pipeline of XADD with the same fields, which keeps no order under failure and
+// recognises no repeat.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, keys = 5000, 1000
 	server := servers.OwnRedis(b, servers.RedisConfig{Settings: map[string]string{"appendfsync": "everysec"}})
@@ -70,31 +51,15 @@ func BenchmarkAgainstLoop(b *testing.B) {
 			Adapter: func(b *testing.B, address string) versus.Publish {
 				cfg.MaxLen = 100_000
 				broker := newBroker(b, address, cfg)
-				batch := benchBatch(newStream(b, client(b, server.Addr())), size, keys)
-				return func() int {
-					for _, m := range batch {
-						m.ID = outbox.NewID()
-					}
-					accepted(b, broker.Publish(b.Context(), batch))
-					return size
-				}
+				return versus.Publishing(b, broker, versus.Batch(newStream(b, client(b, server.Addr())), size, keys))
 			},
 			Loop: func(b *testing.B, address string) versus.Publish {
 				c := client(b, address)
-				batch := benchBatch(newStream(b, c), size, keys)
+				batch := versus.Batch(newStream(b, c), size, keys)
 				return func() int { loop(b, c, batch); return size }
 			},
 		}
 	}
-	b.Run("redis", func(b *testing.B) { versus.Run(b, contest(redis.Config{})) })
-	b.Run("redis without DedupWindow", func(b *testing.B) { versus.Run(b, contest(redis.Config{DedupWindow: -1})) })
-}
-
-func benchBatch(stream string, size, keys int) []*outbox.Message {
-	batch := brokertest.Messages(stream, size, keys)
-	for _, m := range batch {
-		m.Payload = make([]byte, 256)
-		m.EventType, m.ContentType = "OrderCreated", "application/json"
-	}
-	return batch
+	versus.Run(b, "redis", contest(redis.Config{}))
+	versus.Run(b, "redis without DedupWindow", contest(redis.Config{DedupWindow: -1}))
 }

@@ -33,7 +33,7 @@ type Broker struct {
 	closed  error
 
 	mu        sync.Mutex // guards the rest, and prevents new goroutines after Close
-	over      bool
+	ended     bool
 	inspected bool
 }
 
@@ -67,7 +67,7 @@ func (b *Broker) Publish(ctx context.Context, batch []*outbox.Message) []error {
 func (b *Broker) Close() error {
 	b.closing.Do(func() {
 		b.mu.Lock()
-		b.over = true
+		b.ended = true
 		b.mu.Unlock()
 		b.stop()
 		b.closed = b.client.Close()
@@ -82,7 +82,7 @@ var errClosed = errors.New("redis: the broker is closed")
 func (b *Broker) start(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.over {
+	if b.ended {
 		return false
 	}
 	b.running.Go(f)

@@ -76,11 +76,11 @@ func (c *call) prepare() {
 func (c *call) run(ctx context.Context) {
 	c.name = fmt.Sprintf("%s %d", c.b.name, c.b.calls.Add(1))
 	for _, wave := range c.plan.waves {
-		var asked sync.WaitGroup
+		var asking sync.WaitGroup
 		for node, chunks := range c.byNode(ctx, wave) {
-			asked.Go(func() { c.ask(ctx, node, chunks) })
+			asking.Go(func() { c.ask(ctx, node, chunks) })
 		}
-		asked.Wait()
+		asking.Wait()
 	}
 }
 
@@ -159,8 +159,8 @@ func (c *call) portion(ctx context.Context, node *redis.Client, chunks []*chunk)
 		return err
 	}
 	if err := cmds[0].Err(); err != nil && chunks[0].large() {
-		switch over, forbidden := c.overLimit(ctx, node, err, chunks[0]); {
-		case over:
+		switch tooLarge, forbidden := c.overLimit(ctx, node, err, chunks[0]); {
+		case tooLarge:
 			return c.divide(ctx, node, chunks[0], err)
 		case forbidden:
 			cmds[0].SetErr(fmt.Errorf("%w; the command has %d bytes in one argument, and this user may not ask for the server's limit "+
@@ -189,7 +189,7 @@ func (c *chunk) large() bool { return c.bytes > leastBulk-leastBulk/8 }
 // overLimit reports whether err is because ch is larger than the server takes. It says so, and closes the connection
 // while the rest is on its way, which may lose what it has said. So the server is asked for its limit; where that is
 // forbidden it stays unknown, and MaxMessageBytes has to be set.
-func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) (over, forbidden bool) {
+func (c *call) overLimit(ctx context.Context, node *redis.Client, err error, ch *chunk) (tooLarge, forbidden bool) {
 	if isAnswer(err) && !ofSize(err.Error()) {
 		return false, false
 	}
@@ -264,7 +264,7 @@ func (c *call) failRest(ch *chunk, err error) {
 func (c *call) judge(ch *chunk, cmd *redis.Cmd, confirm *redis.Cmd) {
 	if err := cmd.Err(); err != nil {
 		c.b.notice(err)
-		c.failAll(ch, classify(said(err), ch.stream))
+		c.failAll(ch, classify(answerOf(err), ch.stream))
 		return
 	}
 	if confirm != nil {

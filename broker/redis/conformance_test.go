@@ -1,25 +1,21 @@
 package redis_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*redis.Broker)(nil)
-	_ relay.Pinger = (*redis.Broker)(nil)
-)
+var _ brokertest.Broker = (*redis.Broker)(nil)
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRedis(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness {
 		return harness(t, server.Addr(), redis.Config{})
 	})
 }
@@ -27,7 +23,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceWithoutRecognisingRepeats(t *testing.T) {
 	t.Parallel()
 	server := servers.TestRedis(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness {
 		return harness(t, server.Addr(), redis.Config{DedupWindow: -1})
 	})
 }
@@ -37,12 +33,7 @@ func TestConformanceUnderFaults(t *testing.T) {
 	server := servers.OwnRedis(t)
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		h := harness(t, server.Addr(), redis.Config{AckTimeout: 10 * time.Second})
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    server.Kill9,
-			Restart: func() error { return server.Restart(context.Background()) },
-			Freeze:  server.Freeze,
-			Thaw:    server.Thaw,
-		}
+		h.Faults = brokertest.Faults(server)
 		return h
 	})
 }

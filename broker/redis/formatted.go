@@ -16,7 +16,7 @@ const (
 
 // formatted are the records of a call in Config.Format, by the index of their messages.
 type formatted struct {
-	made    format.Record // has the memory of all
+	scratch format.Record // has the memory of all
 	records []format.Record
 }
 
@@ -27,10 +27,10 @@ func (c *call) format(i int, m *outbox.Message) (int, error) {
 	if f.records == nil {
 		f.records = make([]format.Record, len(c.batch))
 	}
-	if err := cfg.records.Encode(&f.made, m); err != nil {
+	if err := cfg.records.Encode(&f.scratch, m); err != nil {
 		return 0, err
 	}
-	r := format.Record{Key: f.made.Key, Value: f.made.Value, ContentType: f.made.ContentType, Headers: f.made.Headers}
+	r := format.Record{Key: f.scratch.Key, Value: f.scratch.Value, ContentType: f.scratch.ContentType, Headers: f.scratch.Headers}
 	size := 300 + len(r.Key) + len(r.Value) + len(r.ContentType)
 	for k := range r.Headers {
 		h := &r.Headers[k]

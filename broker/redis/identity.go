@@ -7,7 +7,7 @@ import (
 )
 
 // Identity returns the addresses of the servers, each with the database, or with the name of the master for sentinels:
-// what a server says of itself is another thing after each restart. It asks no server.
+// a server's own id changes at each restart. It sends no request.
 func (b *Broker) Identity(context.Context) ([]string, error) {
 	kind, of := "redis", fmt.Sprintf("database %d", b.cfg.Database)
 	if b.cfg.SentinelMaster != "" {

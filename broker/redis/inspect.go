@@ -70,7 +70,7 @@ func (b *Broker) pingScript(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case isAnswer(err):
-		return classify(said(err), stream)
+		return classify(answerOf(err), stream)
 	default:
 		return noAnswer(err)
 	}

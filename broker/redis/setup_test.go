@@ -15,7 +15,6 @@ import (
 	"github.com/pgoutbox/outbox/broker/redis"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -86,13 +85,7 @@ func harness(t *testing.T, addr string, cfg redis.Config) relaytest.BrokerHarnes
 	topics := [2]string{newStream(t, c), newStream(t, c)}
 	cfg.MaxMessageBytes = 1 << 20
 	return relaytest.BrokerHarness{
-		Open: func(t *testing.T) relay.Broker {
-			b, err := redis.New(addr, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
-		},
+		Open:   brokertest.Opener(func() (*redis.Broker, error) { return redis.New(addr, cfg) }),
 		Topics: topics,
 		Read: func(ctx context.Context) (all []outbox.Message, err error) {
 			for _, topic := range topics {

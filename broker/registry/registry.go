@@ -35,8 +35,8 @@ type Framer struct {
 
 	asking chan struct{} // capacity 1: held while the registry is queried
 
-	mu    sync.RWMutex
-	known map[string]answer // by subject
+	mu      sync.RWMutex
+	answers map[string]answer // by subject
 }
 
 // answer is the registry's answer about a subject.
@@ -71,7 +71,7 @@ func New(cfg Config) (*Framer, error) {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	return &Framer{cfg: cfg, client: client, subject: subject, schemas: schemas, now: time.Now,
-		asking: make(chan struct{}, 1), known: make(map[string]answer)}, nil
+		asking: make(chan struct{}, 1), answers: make(map[string]answer)}, nil
 }
 
 // Frame replaces m's payload by its framed form and removes the headers about the schema. A nil payload stays nil: a
@@ -125,7 +125,7 @@ func (f *Framer) schemaOf(ctx context.Context, m *outbox.Message) (answer, error
 	a := f.ask(ctx, subject)
 	if !outbox.IsUnavailable(a.err) {
 		f.mu.Lock()
-		f.known[subject] = a
+		f.answers[subject] = a
 		f.mu.Unlock()
 	}
 	return a, a.err
@@ -133,7 +133,7 @@ func (f *Framer) schemaOf(ctx context.Context, m *outbox.Message) (answer, error
 
 func (f *Framer) remembered(subject string) (answer, bool) {
 	f.mu.RLock()
-	a, found := f.known[subject]
+	a, found := f.answers[subject]
 	f.mu.RUnlock()
 	return a, found && (a.until.IsZero() || f.now().Before(a.until))
 }

@@ -2,16 +2,14 @@ package sns_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/aws-sdk-go-v2/service/sns/types"
 	"github.com/pgoutbox/outbox"
-	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/versus"
 	"github.com/pgoutbox/outbox/broker/sns"
 )
@@ -21,36 +19,26 @@ import (
 // nothing else would be seen.
 func BenchmarkAgainstLoop(b *testing.B) {
 	const size, requests = 500, 16
-	b.Run("sns", func(b *testing.B) {
-		f := newFake(b)
-		versus.Run(b, versus.Contest{
-			Address: strings.TrimPrefix(f.URL, "http://"),
-			Adapter: func(b *testing.B, address string) versus.Publish {
-				topic, broker := f.topic(256<<10), connect(b, "http://"+address).broker(sns.Config{})
-				return func() int {
-					accepted(b, broker.Publish(b.Context(), benchBatch(topic, size)))
-					f.forget(topic)
-					return size
-				}
-			},
-			Loop: func(b *testing.B, address string) versus.Publish {
-				topic, client := f.topic(256<<10), connect(b, "http://"+address).sns
-				return func() int {
-					loop(b, client, requests, benchBatch(topic, size))
-					f.forget(topic)
-					return size
-				}
-			},
-		})
+	f := newFake(b)
+	versus.Run(b, "sns", versus.Contest{
+		Address: strings.TrimPrefix(f.URL, "http://"),
+		Adapter: func(b *testing.B, address string) versus.Publish {
+			topic, broker := f.topic(256<<10), connect(b, "http://"+address).broker(sns.Config{})
+			publish := versus.Publishing(b, broker, versus.Batch(topic, size, size))
+			return func() int {
+				defer f.forget(topic)
+				return publish()
+			}
+		},
+		Loop: func(b *testing.B, address string) versus.Publish {
+			topic, client := f.topic(256<<10), connect(b, "http://"+address).sns
+			return func() int {
+				loop(b, client, requests, versus.Batch(topic, size, size))
+				f.forget(topic)
+				return size
+			}
+		},
 	})
-}
-
-func benchBatch(topic string, size int) []*outbox.Message {
-	batch := brokertest.Messages(topic, size, size)
-	for _, m := range batch {
-		m.Payload = []byte(strings.Repeat("x", 256))
-	}
-	return batch
 }
 
 // forget drops what a topic has.
@@ -63,22 +51,11 @@ func (f *fake) forget(topic string) {
 }
 
 func loop(b *testing.B, client *sdk.Client, requests int, batch []*outbox.Message) {
-	next := make(chan []*outbox.Message)
-	var workers sync.WaitGroup
-	for range requests {
-		workers.Go(func() {
-			for ten := range next {
-				if out, err := client.PublishBatch(b.Context(), request(ten)); err != nil || len(out.Failed) > 0 {
-					b.Errorf("%v, %v", out, err)
-				}
-			}
-		})
-	}
-	for ten := range slices.Chunk(batch, 10) {
-		next <- ten
-	}
-	close(next)
-	workers.Wait()
+	amazontest.Tens(requests, batch, func(ten []*outbox.Message) {
+		if out, err := client.PublishBatch(b.Context(), request(ten)); err != nil || len(out.Failed) > 0 {
+			b.Errorf("%v, %v", out, err)
+		}
+	})
 }
 
 func request(ten []*outbox.Message) *sdk.PublishBatchInput {

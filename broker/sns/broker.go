@@ -22,23 +22,16 @@ type Broker struct{ *amazon.Broker }
 // New returns a broker. It checks cfg and reports all its faults together. It doesn't connect; Ping and the first
 // Publish do.
 func New(cfg Config) (*Broker, error) {
-	s, of, err := cfg.open()
-	if err != nil {
-		return nil, err
-	}
-	return &Broker{amazon.NewBroker(s, of)}, nil
-}
-
-// open returns SNS for cfg, and the settings of a broker.
-func (cfg Config) open() (*service, amazon.Settings, error) {
 	var faults settings.Faults
 	cfg, common, names := cfg.complete(&faults)
 	sdk, transport := common.Open(&faults)
 	if err := faults.Err(); err != nil {
-		return nil, amazon.Settings{}, fmt.Errorf("sns: %w", err)
+		return nil, fmt.Errorf("sns: %w", err)
 	}
-	return &service{cfg: cfg, names: names, client: sns.NewFromConfig(sdk)},
-		amazon.Settings{Common: common, Service: "sns", Transport: transport, Names: names, LargestLimit: largestLimit}, nil
+	return &Broker{amazon.NewBroker(&service{cfg: cfg, names: names, client: sns.NewFromConfig(sdk)}, amazon.Settings{
+		Common: common, Service: "sns", Sending: "publish to topic", Kind: "topic",
+		Transport: transport, Names: names, LargestLimit: largestLimit,
+	})}, nil
 }
 
 // service implements amazon.Service for SNS.
@@ -110,43 +103,27 @@ func (s *service) create(ctx context.Context, name string) error {
 
 func bareName(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }
 
-// Send sends a request.
-func (s *service) Send(ctx context.Context, topic *amazon.Target, entries []amazon.Entry) ([]error, error) {
-	input := &sns.PublishBatchInput{
-		TopicArn:                   &topic.Address,
-		PublishBatchRequestEntries: make([]types.PublishBatchRequestEntry, len(entries)),
-	}
+// Send implements amazon.Service.
+func (s *service) Send(ctx context.Context, topic *amazon.Target, entries []amazon.Entry, answer *amazon.Outcomes) error {
+	input := &sns.PublishBatchInput{TopicArn: &topic.Address}
 	for i := range entries {
 		e := &entries[i]
-		input.PublishBatchRequestEntries[i] = types.PublishBatchRequestEntry{
-			Id:                aws.String(strconv.Itoa(i)),
-			Message:           &e.Body,
-			MessageAttributes: attributes(e.Attributes),
-		}
-		if topic.FIFO {
-			input.PublishBatchRequestEntries[i].MessageGroupId = &e.Group
-			input.PublishBatchRequestEntries[i].MessageDeduplicationId = &e.ID
-		}
+		input.PublishBatchRequestEntries = append(input.PublishBatchRequestEntries, types.PublishBatchRequestEntry{
+			Id: amazon.EntryID(i), Message: &e.Body, MessageGroupId: e.Group, MessageDeduplicationId: e.ID,
+			MessageAttributes: amazon.Values(e, func(kind, text *string) types.MessageAttributeValue {
+				return types.MessageAttributeValue{DataType: kind, StringValue: text}
+			}),
+		})
 	}
 	output, err := s.client.PublishBatch(ctx, input)
 	if err != nil {
-		return nil, amazon.Classify(fmt.Sprintf("sns: publish to topic %q", topic.Name), err)
+		return err
 	}
-	outcomes := amazon.NewOutcomes(fmt.Sprintf("sns: topic %q", topic.Name), len(entries))
-	for i := range output.Successful {
-		outcomes.Accepted(output.Successful[i].Id)
+	for _, a := range output.Successful {
+		answer.Accepted(a.Id)
 	}
-	for i := range output.Failed {
-		f := &output.Failed[i]
-		outcomes.Failed(f.Id, f.Code, f.Message, f.SenderFault)
+	for _, f := range output.Failed {
+		answer.Failed(f.Id, f.Code, f.Message, f.SenderFault)
 	}
-	return outcomes.Errors(), nil
-}
-
-func attributes(list []amazon.Attribute) map[string]types.MessageAttributeValue {
-	all := make(map[string]types.MessageAttributeValue, len(list))
-	for i := range list {
-		all[list[i].Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &list[i].Value}
-	}
-	return all
+	return nil
 }

@@ -11,15 +11,12 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*sns.Broker)(nil)
-	_ relay.Pinger = (*sns.Broker)(nil)
-)
+var _ brokertest.Broker = (*sns.Broker)(nil)
 
 func TestSNSDoesWhatABrokerMust(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness { return harness(f, f.URL) })
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness { return harness(f, f.URL) })
 }
 
 func TestSNSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
@@ -28,12 +25,7 @@ func TestSNSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 	relaytest.RunBrokerFaults(t, func(t *testing.T) relaytest.BrokerHarness {
 		p := testnet.New(t, f.Listener.Addr().String())
 		h := harness(f, "http://"+p.Addr())
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    p.Down,
-			Restart: p.Up,
-			Freeze:  p.Freeze,
-			Thaw:    p.Thaw,
-		}
+		h.Faults = &relaytest.BrokerFaults{Kill: p.Down, Restart: p.Up, Freeze: p.Freeze, Thaw: p.Thaw}
 		return h
 	})
 }

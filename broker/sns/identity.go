@@ -8,7 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/internal/amazon"
 )
 
-// Accounts returns those of the topics' ARNs. It asks nobody.
+// Accounts returns the accounts in the topics' ARNs. It sends no request.
 func (s *service) Accounts(context.Context) (accounts []amazon.Account, err error) {
 	for _, arn := range s.names.All() {
 		parts := strings.Split(arn, ":") // arn:aws:sns:region:account:name

@@ -3,7 +3,6 @@ package sqs
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -37,7 +36,10 @@ func (cfg Config) open() (*service, amazon.Settings, error) {
 		return nil, amazon.Settings{}, fmt.Errorf("sqs: %w", err)
 	}
 	return &service{cfg: cfg, client: sqs.NewFromConfig(sdk)},
-		amazon.Settings{Common: common, Service: "sqs", Transport: transport, Names: names, LargestLimit: requestBytes}, nil
+		amazon.Settings{
+			Common: common, Service: "sqs", Sending: "send to queue", Kind: "queue",
+			Transport: transport, Names: names, LargestLimit: requestBytes,
+		}, nil
 }
 
 // service implements amazon.Service for SQS.
@@ -57,43 +59,27 @@ func (s *service) List(ctx context.Context) error {
 	return amazon.Classify("sqs: ask for the queues", err)
 }
 
-// Send sends a request.
-func (s *service) Send(ctx context.Context, queue *amazon.Target, entries []amazon.Entry) ([]error, error) {
-	input := &sqs.SendMessageBatchInput{
-		QueueUrl: &queue.Address,
-		Entries:  make([]types.SendMessageBatchRequestEntry, len(entries)),
-	}
+// Send implements amazon.Service.
+func (s *service) Send(ctx context.Context, queue *amazon.Target, entries []amazon.Entry, answer *amazon.Outcomes) error {
+	input := &sqs.SendMessageBatchInput{QueueUrl: &queue.Address}
 	for i := range entries {
 		e := &entries[i]
-		input.Entries[i] = types.SendMessageBatchRequestEntry{
-			Id:                aws.String(strconv.Itoa(i)),
-			MessageBody:       &e.Body,
-			MessageAttributes: attributes(e.Attributes),
-		}
-		if queue.FIFO {
-			input.Entries[i].MessageGroupId = &e.Group
-			input.Entries[i].MessageDeduplicationId = &e.ID
-		}
+		input.Entries = append(input.Entries, types.SendMessageBatchRequestEntry{
+			Id: amazon.EntryID(i), MessageBody: &e.Body, MessageGroupId: e.Group, MessageDeduplicationId: e.ID,
+			MessageAttributes: amazon.Values(e, func(kind, text *string) types.MessageAttributeValue {
+				return types.MessageAttributeValue{DataType: kind, StringValue: text}
+			}),
+		})
 	}
 	output, err := s.client.SendMessageBatch(ctx, input)
 	if err != nil {
-		return nil, amazon.Classify(fmt.Sprintf("sqs: send to queue %q", queue.Name), err)
+		return err
 	}
-	outcomes := amazon.NewOutcomes(fmt.Sprintf("sqs: queue %q", queue.Name), len(entries))
-	for i := range output.Successful {
-		outcomes.Accepted(output.Successful[i].Id)
+	for _, a := range output.Successful {
+		answer.Accepted(a.Id)
 	}
-	for i := range output.Failed {
-		f := &output.Failed[i]
-		outcomes.Failed(f.Id, f.Code, f.Message, f.SenderFault)
+	for _, f := range output.Failed {
+		answer.Failed(f.Id, f.Code, f.Message, f.SenderFault)
 	}
-	return outcomes.Errors(), nil
-}
-
-func attributes(list []amazon.Attribute) map[string]types.MessageAttributeValue {
-	all := make(map[string]types.MessageAttributeValue, len(list))
-	for i := range list {
-		all[list[i].Name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &list[i].Value}
-	}
-	return all
+	return nil
 }

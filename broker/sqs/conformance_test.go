@@ -13,10 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
-var (
-	_ relay.Broker = (*sqs.Broker)(nil)
-	_ relay.Pinger = (*sqs.Broker)(nil)
-)
+var _ brokertest.Broker = (*sqs.Broker)(nil)
 
 // The server's strict limits are those of the time when a message had at most 256 KiB; see limit_test.go
 // for the limits of today.
@@ -25,7 +22,7 @@ var relaxed = servers.ElasticMQConfig{Relaxed: true}
 func TestSQSDoesWhatABrokerMust(t *testing.T) {
 	t.Parallel()
 	server := servers.TestElasticMQ(t, relaxed)
-	relaytest.RunBroker(t, func(t *testing.T) relaytest.BrokerHarness {
+	brokertest.Run(t, func(t *testing.T) relaytest.BrokerHarness {
 		a := connect(t, server.URL())
 		return harness(a, []string{a.queue(".fifo"), a.queue(".fifo")})
 	})
@@ -43,12 +40,7 @@ func TestSQSDoesWhatABrokerMustWhenTheServerFails(t *testing.T) {
 		own := names[:2]
 		names = names[2:]
 		h := harness(a, own)
-		h.Faults = &relaytest.BrokerFaults{
-			Kill:    server.Kill9,
-			Restart: func() error { return server.Restart(context.Background()) },
-			Freeze:  server.Freeze,
-			Thaw:    server.Thaw,
-		}
+		h.Faults = brokertest.Faults(server)
 		return h
 	})
 }

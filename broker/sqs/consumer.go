@@ -1,11 +1,9 @@
 package sqs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -43,7 +41,6 @@ type Consumer struct {
 	transport *http.Transport
 	cfg       ConsumerConfig
 	engine    *lanes.Engine
-	logger    *slog.Logger
 }
 
 const (
@@ -58,18 +55,15 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	var faults settings.Faults
 	faults.Need(cfg.Queue != "", "Queue", "not given; name the queue")
 	settings.Within(&faults, "Visibility", &cfg.Visibility, 30*time.Second, time.Second, 12*time.Hour)
-	cfg.Handling.Logger = cmp.Or(cfg.Handling.Logger, conn.Logger)
 	settings.Default(&cfg.Handling.MaxInFlight, 100)
-	engine, err := lanes.New(cfg.Handling, handler, lanes.Abilities{Later: true, Reject: true})
-	faults.Add("Handling", err)
+	engine := lanes.New(&faults, &cfg.Handling, conn.Logger, handler, lanes.Abilities{Later: true, Reject: true})
 	conn.Timeout = max(conn.Timeout, longPoll+amazon.DefaultTimeout)
 	service, of, err := conn.open()
 	faults.Add("", err)
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("sqs: consumer: %w", err)
 	}
-	cfg.Handling = engine.Config()
-	return &Consumer{service: service, transport: of.Transport, cfg: cfg, engine: engine, logger: cfg.Handling.Logger}, nil
+	return &Consumer{service: service, transport: of.Transport, cfg: cfg, engine: engine}, nil
 }
 
 // Run consumes until ctx ends. Then it waits for running handlers, returns unhandled messages to the queue, and returns
@@ -97,7 +91,7 @@ type session struct {
 	group *lanes.Group
 	queue string // its URL
 
-	looked time.Time // when the queue's length was last queried
+	lagAt time.Time // when the queue's length was last queried
 
 	mu       sync.Mutex
 	open     map[*lanes.Delivery]*string // receipt handles of messages that aren't settled
@@ -132,7 +126,7 @@ func (s *session) receive(ctx context.Context) error {
 			break
 		}
 		failures++
-		s.logger.Warn("receiving failed", "queue", s.cfg.Queue, "error", err)
+		s.cfg.Handling.Logger.Warn("receiving failed", "queue", s.cfg.Queue, "error", err)
 		select {
 		case <-time.After(min(100*time.Millisecond<<min(failures, 10), 5*time.Second)):
 		case <-ctx.Done():
@@ -156,8 +150,8 @@ func (s *session) once(ctx context.Context, free int) error {
 		}
 		s.queue = url
 	}
-	if time.Since(s.looked) >= lagEvery && s.engine.Observed() {
-		s.looked = time.Now()
+	if time.Since(s.lagAt) >= lagEvery && s.engine.Observed() {
+		s.lagAt = time.Now()
 		s.lag(asking)
 	}
 	wait := longPoll
@@ -192,7 +186,7 @@ func (s *session) lag(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		s.logger.Warn("the length of the queue is unknown", "queue", s.cfg.Queue, "error", err)
+		s.cfg.Handling.Logger.Warn("the length of the queue is unknown", "queue", s.cfg.Queue, "error", err)
 	}
 }
 
@@ -278,7 +272,7 @@ func (s *session) prolong(ctx context.Context) {
 				&sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &s.queue, Entries: entries})
 			cancel()
 			if err != nil && ctx.Err() == nil {
-				s.logger.Debug("messages may be delivered to others as well", "queue", s.cfg.Queue, "error", err)
+				s.cfg.Handling.Logger.Debug("messages may be delivered to others as well", "queue", s.cfg.Queue, "error", err)
 			}
 		}
 	}

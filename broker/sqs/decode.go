@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -32,27 +31,13 @@ func decode(queue string, got *types.Message) (m outbox.Message, err error) {
 		var fault error
 		value := all[name]
 		switch name {
-		case "outbox-id":
-			m.ID, fault = outbox.ParseID(value)
-			foreign = false
 		case "outbox-payload":
 			fault = payload(&m, value)
-		case "content-type":
-			m.ContentType = value
-		case "outbox-topic":
-			m.Topic = value
 		case "outbox-key":
 			m.Key = value
-		case "outbox-event-type":
-			m.EventType = value
-		case "outbox-aggregate-type":
-			m.AggregateType = value
-		case "outbox-aggregate-id":
-			m.AggregateID = value
-		case "outbox-created-at":
-			m.CreatedAt, fault = time.Parse(time.RFC3339Nano, value)
 		default:
-			m.Headers = append(m.Headers, outbox.Header{Name: name, Value: value})
+			foreign = foreign && name != "outbox-id"
+			fault = lanes.ReadField(&m, name, value)
 		}
 		if fault != nil && err == nil {
 			err = fmt.Errorf("attribute %s: %w", name, fault)

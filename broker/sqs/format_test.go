@@ -1,9 +1,6 @@
 package sqs_test
 
 import (
-	"context"
-	"errors"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -11,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/broker/consume"
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/lanes/lanestest"
 	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 	"github.com/pgoutbox/outbox/broker/sqs"
 	"github.com/pgoutbox/outbox/format"
@@ -24,32 +22,20 @@ func event(topic string) *outbox.Message {
 	return m
 }
 
-func TestTheSDKReadsCloudEventsFromAQueue(t *testing.T) {
+func TestCloudEventsInAQueue(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
-	for _, structured := range []bool{false, true} {
+	sdkread.Run(t, "ce-", func(t *testing.T, f format.CloudEvents) sdkread.Target {
 		queue := a.queue(".fifo")
-		m := event(strings.TrimSuffix(queue, ".fifo"))
-		b := a.broker(sqs.Config{Format: format.CloudEvents{Structured: structured, Source: "/shop"}})
-		accepted(t, b.Publish(patient(t), []*outbox.Message{m}))
-		got, err := a.read(patient(t), queue)
-		if err != nil || len(got) != 1 {
-			t.Fatalf("%d messages, %v", len(got), err)
-		}
-		headers := map[string]string{}
-		for _, h := range got[0].Headers {
-			if headers[h.Name], err = url.PathUnescape(h.Value); err != nil {
-				t.Fatal(err)
-			}
-			if strings.HasPrefix(h.Name, "outbox-") {
-				t.Errorf("%s stands beside the attributes of the format", h.Name)
-			}
-		}
-		sdkread.Check(t, sdkread.Message("ce-", got[0].ContentType, headers, got[0].Payload), m)
-		if headers["tenant"] != "acme" {
-			t.Errorf("structured %v: headers %v", structured, headers)
-		}
-	}
+		return sdkread.Target{Broker: a.broker(sqs.Config{Format: f}), Topic: strings.TrimSuffix(queue, ".fifo"),
+			Read: func(t *testing.T, m *outbox.Message) []sdkread.Record {
+				got, err := a.read(patient(t), queue)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return amazontest.Records(t, got)
+			}}
+	})
 }
 
 func TestAConsumerReadsFormatsBack(t *testing.T) {
@@ -72,30 +58,10 @@ func TestAConsumerReadsFormatsBack(t *testing.T) {
 				m.Key = "k-1" // a message group says it
 			}
 			accepted(t, a.broker(sqs.Config{Format: test.format}).Publish(patient(t), []*outbox.Message{m}))
-			ctx, done := context.WithCancelCause(patient(t))
-			var got outbox.Message
-			handled := errors.New("handled")
-			c, err := sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()},
-				sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}},
-				func(_ context.Context, m *outbox.Message) error {
-					got = *m
-					done(handled)
-					return nil
-				})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Run(ctx); err != nil || !errors.Is(context.Cause(ctx), handled) {
-				t.Fatalf("%v, %v", err, context.Cause(ctx))
-			}
-			tenant, _ := got.Header("tenant")
-			if got.ID != m.ID || got.Key != m.Key || string(got.Payload) != string(m.Payload) || tenant != "acme" {
-				t.Errorf("received %+v\nsent     %+v", got, *m)
-			}
-			if name != "debezium" &&
-				(got.EventType != "Created" || got.ContentType != "application/json" || !got.CreatedAt.Equal(m.CreatedAt)) {
-				t.Errorf("received %+v\nsent     %+v", got, *m)
-			}
+			lanestest.ReadBack(t, m, name != "debezium", func(handler consume.Handler) (lanestest.Consumer, error) {
+				return sqs.NewConsumer(sqs.Config{Endpoint: server.URL(), AWS: amazontest.Anyone()},
+					sqs.ConsumerConfig{Queue: queue, Handling: consume.Config{Decode: test.decode}}, handler)
+			})
 		})
 	}
 }

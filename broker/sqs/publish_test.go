@@ -1,7 +1,6 @@
 package sqs_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/amazon/amazontest"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
@@ -164,9 +162,7 @@ func TestQueuesComeFromTheTableOrTheTemplate(t *testing.T) {
 		}
 	}
 	batch[0].Topic = "no name"
-	if errs := b.Publish(patient(t), batch[:1]); len(errs) != 1 || !outbox.IsPermanent(errs[0]) {
-		t.Errorf("a topic that can't be a queue: %v", errs)
-	}
+	brokertest.CheckFirst(t, b, batch[:1], "refused")
 }
 
 func TestAQueueIsCreatedWhenAsked(t *testing.T) {
@@ -174,11 +170,7 @@ func TestAQueueIsCreatedWhenAsked(t *testing.T) {
 	a := connect(t, servers.TestElasticMQ(t).URL())
 	name := "t-" + outbox.NewID().String()
 	batch := brokertest.Messages(name, 1, 1)
-	errs := a.broker(sqs.Config{}).Publish(patient(t), batch)
-	if len(errs) != 1 || outbox.IsPermanent(errs[0]) || outbox.IsUnavailable(errs[0]) {
-		t.Fatalf("without: %v", errs)
-	}
-	contains(t, errs[0], name, "aws sqs create-queue")
+	brokertest.CheckFirst(t, a.broker(sqs.Config{}), batch, "topic unavailable", name, "aws sqs create-queue")
 	if err := a.broker(sqs.Config{Queue: name + ".fifo", CreateQueues: &sqs.QueueSettings{}}).Ping(patient(t)); err != nil {
 		t.Errorf("a queue that the first message creates: %v", err)
 	}
@@ -204,20 +196,14 @@ func TestAQueueThatIsDeletedIsLookedForAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := brokertest.Messages(topic, 1, 1)
-	if errs := b.Publish(patient(t), batch); len(errs) != 1 || outbox.IsUnavailable(errs[0]) || outbox.IsPermanent(errs[0]) {
-		t.Fatalf("the queue is gone: %v", errs)
-	}
+	brokertest.CheckFirst(t, b, batch, "topic unavailable")
 	accepted(t, b.Publish(patient(t), batch))
 }
 
 func TestPingNamesAMissingQueue(t *testing.T) {
 	t.Parallel()
 	a := connect(t, servers.TestElasticMQ(t).URL())
-	err := a.broker(sqs.Config{Queue: "nowhere.fifo"}).Ping(patient(t))
-	if !outbox.IsUnavailable(err) {
-		t.Errorf("ping: %v", err)
-	}
-	contains(t, err, "nowhere.fifo", "doesn't exist")
+	brokertest.CheckPing(t, a.broker(sqs.Config{Queue: "nowhere.fifo"}), "nowhere.fifo", "doesn't exist")
 }
 
 func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T) {
@@ -227,24 +213,10 @@ func TestLostAnswersLeaveUnknownOutcomesAndNothingIsLostOrInverted(t *testing.T)
 	queue := a.queue(".fifo")
 	topic := strings.TrimSuffix(queue, ".fifo")
 	p := testnet.New(t, server.Addr())
-	b := open(t, "http://"+p.Addr(), sqs.Config{Timeout: 5 * time.Second})
-	defer b.Close()
-	first := brokertest.Messages(topic, 1, 1)
-	accepted(t, b.Publish(patient(t), first)) // finds the queue
-	batch := brokertest.Messages(topic, 100, 10)
-	p.CutAnswers(true)
-	for i, err := range b.Publish(patient(t), batch) {
-		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
-			t.Errorf("message %d without an answer: %v", i, err)
-		}
-	}
-	p.CutAnswers(false)
-	accepted(t, b.Publish(patient(t), batch))
-	got, err := a.read(patient(t), queue)
-	if err != nil || len(got) != 101 {
-		t.Fatalf("%d messages, want 101; %v", len(got), err)
-	}
-	if repeats := brokertest.CheckOrder(t, append(first, batch...), got); repeats != 0 {
+	b := connect(t, "http://"+p.Addr()).broker(sqs.Config{Timeout: 5 * time.Second})
+	repeats := brokertest.CutAnswers(t, b, p, brokertest.Messages(topic, 1, 1), brokertest.Messages(topic, 100, 10),
+		func() ([]outbox.Message, error) { return a.read(patient(t), queue) })
+	if repeats != 0 {
 		t.Errorf("%d messages came twice", repeats)
 	}
 }
@@ -276,13 +248,4 @@ func TestFaultsOfTheConfigurationAreReportedTogether(t *testing.T) {
 		`"xml"`, "Requests: ", "Timeout: ", "Endpoint: ", "Region: ", "CreateQueues.Retention: ")
 	_, err = sqs.New(sqs.Config{Queue: "{key}.fifo", AWS: amazontest.Anyone()})
 	contains(t, err, "{key}")
-}
-
-func TestAClosedBrokerSendsNothing(t *testing.T) {
-	t.Parallel()
-	a := connect(t, servers.TestElasticMQ(t).URL())
-	topic := strings.TrimSuffix(a.queue(".fifo"), ".fifo")
-	b := a.broker(sqs.Config{})
-	accepted(t, b.Publish(patient(t), brokertest.Messages(topic, 1, 1)))
-	brokertest.CheckClosed(t, b, brokertest.Messages(topic, 1, 1))
 }

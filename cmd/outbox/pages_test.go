@@ -69,7 +69,7 @@ func TestEveryBlockOfThePagesIsOfALanguageThatATestReads(t *testing.T) {
 			switch b.Lang {
 			case "", "text", "sh", "yaml", "sql", "go", "json", "js", "python", "java", "properties":
 			default:
-				t.Errorf("%s: no test reads %s", b.Place, b.Lang)
+				t.Errorf("%s: no test reads %s", b.Position, b.Lang)
 			}
 		}
 	}
@@ -132,12 +132,12 @@ func TestEveryCommandOnThePagesIsOne(t *testing.T) {
 	}
 	for _, p := range documentation(t) {
 		for _, s := range p.Spans {
-			check(s.Place, s.Text)
+			check(s.Position, s.Text)
 		}
 		for _, b := range p.Blocks {
 			for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
 				if b.Lang == "" || b.Lang == "sh" || b.Lang == "text" && strings.HasPrefix(line, "$ ") {
-					check(b.Place, line)
+					check(b.Position, line)
 				}
 			}
 		}
@@ -181,7 +181,7 @@ func completed(t *testing.T, text string) string {
 func TestEveryConfigurationOnThePagesIsValid(t *testing.T) {
 	t.Parallel()
 	eachBlock(t, "yaml", 10, func(_ pages.Page, b pages.Block) {
-		t.Run(b.Place, func(t *testing.T) {
+		t.Run(b.Position, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "outbox.yaml")
 			if err := os.WriteFile(file, []byte(completed(t, b.Text)), 0o600); err != nil {
 				t.Fatal(err)
@@ -215,7 +215,7 @@ func TestEveryStatementOnThePagesRuns(t *testing.T) {
 			databases[p.Path].exec("CREATE TABLE orders (id text PRIMARY KEY, paid boolean); INSERT INTO orders VALUES ('4711', false)")
 		}
 		if _, err := databases[p.Path].Exec(t.Context(), b.Text); err != nil {
-			t.Errorf("%s: %v", b.Place, err)
+			t.Errorf("%s: %v", b.Position, err)
 		}
 	})
 }
@@ -309,17 +309,17 @@ func TestEveryGoBlockOnThePagesCompiles(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^package `).MatchString(text) {
 			text = surroundings + "\nfunc _() {\n//line :1\n" + text + "\n}\n"
 		}
-		file, err := parser.ParseFile(files, b.Place, text, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(files, b.Position, text, parser.SkipObjectResolution)
 		if err != nil {
-			t.Errorf("%s: %v", b.Place, err)
+			t.Errorf("%s: %v", b.Position, err)
 			return
 		}
 		check := types.Config{Importer: imports, Error: func(err error) {
 			if fault := (types.Error{}); !errors.As(err, &fault) || !fault.Soft {
-				t.Errorf("%s: %v", b.Place, err)
+				t.Errorf("%s: %v", b.Position, err)
 			}
 		}}
-		_, _ = check.Check(b.Place, files, []*ast.File{file}, nil)
+		_, _ = check.Check(b.Position, files, []*ast.File{file}, nil)
 	})
 }
 
@@ -327,7 +327,7 @@ func TestOtherLanguagesOnThePagesCanBeParsed(t *testing.T) {
 	t.Parallel()
 	eachBlock(t, "json", 1, func(_ pages.Page, b pages.Block) {
 		if !json.Valid([]byte(b.Text)) {
-			t.Errorf("%s is no JSON", b.Place)
+			t.Errorf("%s is no JSON", b.Position)
 		}
 	})
 	for lang, parse := range map[string][]string{
@@ -346,7 +346,7 @@ func TestOtherLanguagesOnThePagesCanBeParsed(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), parse[0], parse[1:]...)
 				cmd.Stdin = strings.NewReader(b.Text)
 				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Errorf("%s: %v\n%s", b.Place, err, out)
+					t.Errorf("%s: %v\n%s", b.Position, err, out)
 				}
 			}
 		}
@@ -399,7 +399,7 @@ func typed(p pages.Page) (script string, substitute func(*testing.T) *strings.Re
 	for _, b := range p.Blocks {
 		text.WriteString(b.Text)
 		if b.Lang == "sh" && b.Options["unchecked"] == "" {
-			script += b.Text + "\necho " + mark + b.Place + "\n"
+			script += b.Text + "\necho " + mark + b.Position + "\n"
 		}
 	}
 	return script, func(t *testing.T) *strings.Replacer {
@@ -457,7 +457,7 @@ func typeIn(t *testing.T, folder, script string, p pages.Page) {
 		if b.Lang != "sh" || b.Options["unchecked"] != "" {
 			continue
 		}
-		out, rest, _ := strings.Cut(printed, mark+b.Place+"\n")
+		out, rest, _ := strings.Cut(printed, mark+b.Position+"\n")
 		printed = rest
 		if i+1 == len(p.Blocks) || p.Blocks[i+1].Lang != "text" {
 			continue
@@ -465,7 +465,7 @@ func typeIn(t *testing.T, folder, script string, p pages.Page) {
 		for line := range strings.Lines(p.Blocks[i+1].Text) {
 			pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(line)), "…", ".*")
 			if !regexp.MustCompile(pattern).MatchString(out) {
-				t.Errorf("%s: %q was not printed, but\n%s", b.Place, line, out)
+				t.Errorf("%s: %q was not printed, but\n%s", b.Position, line, out)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/xi2/xz"
 
 	"github.com/pgoutbox/outbox/internal/child"
+	"github.com/pgoutbox/outbox/internal/servers"
 )
 
 // Install calls fill to put files into a work folder, and moves that to dir in one step: dir either doesn't exist or is
@@ -52,7 +53,7 @@ var wellFormed = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
 // Fetch puts the PostgreSQL of the given version ("18.6.0": three numbers, the last one 0) into dir by [Install], so
 // that dir/bin has postgres and initdb. About 15 MB are downloaded, 60 MB unpacked. At each step a line goes to
-// progress, which may be nil. It does nothing if dir has the server already. Every user of the machine may read
+// progress, which may be nil. It fetches nothing if dir has the server already. Every user of the machine may read
 // everything in dir, because a server started by root runs as another user.
 func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if progress == nil {
@@ -61,8 +62,8 @@ func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 	if !wellFormed.MatchString(version) {
 		return fmt.Errorf("fetch PostgreSQL %q: a version has three numbers, as in 18.6.0", version)
 	}
-	if servers, _ := filepath.Glob(filepath.Join(dir, "bin", "postgres*")); servers != nil {
-		return nil
+	if present, _ := filepath.Glob(filepath.Join(dir, "bin", "postgres*")); present != nil {
+		return runs(ctx, version, dir)
 	}
 	err := Install(dir, func(work string) error {
 		fmt.Fprintf(progress, "PostgreSQL %s: downloading 15 MB\n", version)
@@ -85,7 +86,17 @@ func Fetch(ctx context.Context, version, dir string, progress io.Writer) error {
 		return fmt.Errorf("fetch PostgreSQL %s: %w", version, err)
 	}
 	fmt.Fprintf(progress, "PostgreSQL %s: installed in %s\n", version, dir)
-	return nil
+	return runs(ctx, version, dir)
+}
+
+// runs tells whoever fetches, and not each program that starts the server, that the machine lacks its libraries.
+func runs(ctx context.Context, version, dir string) error {
+	out, err := exec.CommandContext(ctx, filepath.Join(dir, "bin", "postgres"), "--version").CombinedOutput()
+	if err != nil {
+		err = servers.AdviseLibrary(fmt.Errorf("PostgreSQL %s is in %s and doesn't run on this machine: %w: %s",
+			version, dir, err, bytes.TrimSpace(out)))
+	}
+	return err
 }
 
 // central has the archives of github.com/zonkyio/embedded-postgres-binaries.

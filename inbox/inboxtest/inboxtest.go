@@ -113,7 +113,7 @@ func CrashBeforeAck(t testing.TB, c Consumer, msgs ...*outbox.Message) {
 	c.requireOnce(t, msgs)
 }
 
-// ErrNoEffect is what RequireRollback makes a handler fail with.
+// ErrNoEffect is returned by the failing handler of RequireRollback.
 var ErrNoEffect = errors.New("inboxtest: the handler fails after its effect")
 
 // RequireRollback ends the test unless a message whose handling fails after the effect leaves nothing, and has its

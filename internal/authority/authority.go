@@ -71,7 +71,7 @@ func (a *Authority) Server(t testing.TB, names ...string) Certificate {
 	return a.sign(t, template)
 }
 
-// Expired is a certificate for the server 127.0.0.1 of which an hour ago was too late.
+// Expired returns a certificate for the server 127.0.0.1 that expired an hour ago.
 func (a *Authority) Expired(t testing.TB) Certificate {
 	t.Helper()
 	return a.sign(t, &x509.Certificate{

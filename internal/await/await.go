@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// Patience is for settings that a test has to give and doesn't want to be exceeded.
+	// Patience is for timeouts that a test has to give and that must not be exceeded.
 	Patience = 2 * time.Minute
 
 	pause = 5 * time.Millisecond
 	looks = 1000
-	// farewell is what Deadline leaves a test of its package's time.
+	// farewell is how much of its package's time Deadline leaves a test to report.
 	farewell = 20 * time.Second
 )
 

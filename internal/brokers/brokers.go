@@ -33,7 +33,7 @@ type Broker struct {
 	RefusedAt time.Time
 }
 
-// Same reports whether two lists of names can be those of one broker. Of an unknown one there are none.
+// Same reports whether two lists of names can be those of one broker. An unknown broker has no names, and equals none.
 func Same(a, b []string) bool {
 	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
 }
@@ -75,7 +75,7 @@ func (b *Broker) Refuse(identity []string) error {
 		b.RecordedAt.UTC().Format(time.RFC3339), Text(identity), shell.Word(b.Destination)))
 }
 
-// Text is a list of names as people read it.
+// Text returns a list of names for people.
 func Text(identity []string) string {
 	if len(identity) == 0 {
 		return "an unknown broker"

@@ -1,5 +1,5 @@
-// Package child runs programs as child processes: they die with this process, are told to stop, killed, frozen and
-// thawed, what they write is kept, and how they end is known.
+// Package child runs programs as child processes. They die with this process, can be stopped, killed, frozen and
+// thawed, and their output and exit are kept.
 package child
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Command is what a child runs.
+// Command is a program with its arguments and environment.
 type Command struct {
 	Path string
 	Args []string

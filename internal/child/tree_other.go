@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Signals is whether this system has signals. Without them a process can only be killed, and not frozen.
+// Signals reports whether this system has signals. Without them a process can only be killed, and not frozen.
 const Signals = false
 
 // Freeze halts the process where there are signals.

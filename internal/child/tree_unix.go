@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Signals is whether this system has signals. Without them a process can only be killed, and not frozen.
+// Signals reports whether this system has signals. Without them a process can only be killed, and not frozen.
 const Signals = true
 
 // patience is how long the system may take to halt or to end a process.

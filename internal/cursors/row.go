@@ -84,7 +84,7 @@ type Row struct {
 
 const rowSQL = `
 SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id, c.epoch, coalesce(c.owner, ''),
-	` + schema.Leased + `, c.system_identifier,
+	` + schema.LeasedSQL + `, c.system_identifier,
 	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
 FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
 

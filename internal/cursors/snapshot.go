@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Snapshot is a pg_snapshot: it tells which transactions had ended when it was taken. It is immutable.
+// Snapshot is a pg_snapshot: the set of transactions that had ended when it was taken. It is immutable.
 type Snapshot struct {
 	Text string   // as the server writes it: xmin:xmax:xip,…
 	Xmin uint64   // every transaction below has ended

@@ -63,7 +63,7 @@ const settings = `
 	CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
 		THEN set_config('transaction_timeout', '0', false) END`
 
-// relays are the settings of the sessions in which relays read and settle: what they wait for is bounded.
+// relays are the settings of the sessions in which relays read and settle: their waits are bounded.
 var relays = []Setting{
 	{"statement_timeout", "60s"},
 	{"lock_timeout", "10s"},

@@ -1,4 +1,4 @@
-// Package headers reads the headers of a row, which are stored as a JSON object.
+// Package headers reads the headers of a row, which are stored as a JSON object, and checks names of headers.
 //
 // The text must be valid JSON, as the types json and jsonb have it; it is not checked. Values that are not strings
 // become their JSON text. If a name comes twice, the last value counts, as in jsonb.
@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox"
 )
 
-// Memory is where strings go whose escapes are resolved.
+// Memory provides memory for strings whose escapes are resolved.
 type Memory interface {
 	// Grow returns n bytes, which belong to the caller.
 	Grow(n int) []byte
@@ -326,4 +326,16 @@ func (p *parser) joined(r rune, end int) rune {
 	p.at += 2
 	second, _ := p.hex4(end)
 	return utf16.DecodeRune(r, second)
+}
+
+// IsToken reports whether name can be the name of a header in HTTP and NATS.
+func IsToken(name string) bool {
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return name != ""
 }

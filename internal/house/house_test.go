@@ -81,17 +81,17 @@ var directions = map[string][]string{
 	// relay for exactly-once, which sees what is settled
 	"broker/kafka": {"", "relay", "format", "broker/consume",
 		"broker/internal/lanes", "internal/template", "broker/internal/secure", "broker/internal/search"},
-	"broker/internal/amazon": {"", "format", "internal/template", "broker/internal/inorder", "broker/internal/search",
-		"broker/internal/brokertest"},
+	"broker/internal/amazon": {"", "format", "internal/printed", "internal/template", "broker/internal/inorder",
+		"broker/internal/search", "broker/internal/brokertest", "broker/internal/sdkread"},
 	"broker/sqs":    {"", "format", "broker/internal/amazon", "broker/consume", "broker/internal/lanes"},
 	"broker/sns":    {"", "format", "broker/internal/amazon"},
-	"broker/pubsub": {"", "format", "internal/template", "broker/internal/search"},
+	"broker/pubsub": {"", "format", "internal/printed", "internal/template", "broker/internal/search"},
 	"broker/nats": {"", "format", "broker/consume",
-		"broker/internal/lanes", "internal/template",
+		"broker/internal/lanes", "internal/headers", "internal/printed", "internal/template",
 		"broker/internal/shared", "broker/internal/socket", "broker/internal/secure", "broker/internal/inorder"},
 	"broker/internal/inorder":    {""},
-	"broker/internal/brokertest": {"", "internal"},
-	"broker/internal/sdkread":    {""},
+	"broker/internal/brokertest": {"", "internal", "relay", "relay/relaytest"},
+	"broker/internal/sdkread":    {"", "format", "broker/internal/brokertest"},
 	"broker/internal/search":     {""},
 	"broker/internal/secure":     {},
 	"broker/internal/shared":     {},
@@ -99,16 +99,16 @@ var directions = map[string][]string{
 	"broker/redis":               {"", "format", "broker/internal/secure", "broker/internal/search", "internal/template"},
 	"broker/redis/once":          {"", "inbox", "internal/printed"},
 	"broker/rabbitmq": {"", "format", "broker/consume",
-		"broker/internal/lanes", "broker/internal/secure", "internal/template",
+		"broker/internal/lanes", "broker/internal/secure", "internal/printed", "internal/template",
 		"broker/internal/shared", "broker/internal/socket", "broker/internal/inorder", "broker/internal/search"},
 	"broker/registry": {"", "format", "route"},
 	"broker/jsonl":    {"", "broker/internal/inorder"},
-	"webhook":         {"", "internal/printed"},
-	"broker/http": {"", "format", "webhook", "internal/template", "broker/internal/secure", "broker/internal/inorder",
+	"webhook":         {"", "internal/headers", "internal/printed"},
+	"broker/http": {"", "format", "webhook", "internal/printed", "internal/template", "broker/internal/secure", "broker/internal/inorder",
 		"broker/internal/search"},
 	"broker/grpc": {"", "format", "broker/internal/secure", "broker/internal/inorder", "broker/internal/search",
 		"internal/printed"},
-	"broker/internal/versus": {"internal"},
+	"broker/internal/versus": {"", "internal", "broker/internal/brokertest"},
 	"cmd": {"", "schema", "mapping", "relay",
 		"relay/polling", "relay/registration", "relay/retention", "relay/unselected", "relay/mapped", "relay/replication",
 		"admin", "admin/find", "admin/verify", "admin/jobs", "admin/health",
@@ -119,7 +119,7 @@ var directions = map[string][]string{
 	"proof": {"", "schema", "mapping", "relay", "relay/polling",
 		"relay/mapped", "relay/replication", "inbox", "broker", "internal", "demo/pgfetch"},
 	"demo": {"", "schema", "relay", "relay/polling", "relay/registration", "relay/retention",
-		"admin/rest", "admin/verbs", "console", "broker/kafka", "broker/nats", "internal"},
+		"admin/rest", "admin/verbs", "console", "broker/nats", "internal", "internal/printed"},
 }
 
 func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
@@ -150,6 +150,42 @@ func TestPackagesImportOnlyInTheDirectionsOfTheDesign(t *testing.T) {
 	})
 	if seen < 20 {
 		t.Fatalf("only %d files were looked at: the test does not see the code", seen)
+	}
+}
+
+// clients are the brokers' clients, and the rooms that may import them.
+var clients = map[string][]string{
+	"github.com/aws/":      {"broker/internal/amazon", "broker/sqs", "broker/sns"},
+	"cloud.google.com/":    {"broker/pubsub"},
+	"google.golang.org/":   {"broker/grpc", "broker/pubsub"},
+	"github.com/nats-io/":  {"broker/nats"},
+	"github.com/rabbitmq/": {"broker/rabbitmq"},
+	"github.com/redis/":    {"broker/redis"},
+	"github.com/twmb/":     {"broker/kafka", "broker/registry"},
+}
+
+// Go downloads the modules whose packages are imported, so a service that imports one adapter gets one client.
+func TestAnAdapterImportsTheClientOfItsBrokerAlone(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	eachGoFile(t, filepath.Join("..", ".."), func(folder, path string, imports []string) {
+		if !strings.HasPrefix(folder, "broker/") || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, imp := range imports {
+			for client, rooms := range clients {
+				if !strings.HasPrefix(imp, client) {
+					continue
+				}
+				seen[client] = true
+				if !slices.ContainsFunc(rooms, func(room string) bool { return folder == room || strings.HasPrefix(folder, room+"/") }) {
+					t.Errorf("%s imports %s, which is for %q", path, imp, rooms)
+				}
+			}
+		}
+	})
+	if len(seen) != len(clients) {
+		t.Errorf("of the clients only %v are imported", seen)
 	}
 }
 
@@ -197,31 +233,19 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 	})
 }
 
-// The core's files are those that have methods of it, apart from tests.
+// The core's files are those that have methods of it, and those that declare what these use, but for panic.go: it
+// catches panics of the destination's filter.
 func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 	t.Parallel()
-	pure := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "math", "slices", "strings", "time", module}
-	files, err := filepath.Glob(filepath.Join("..", "..", "relay", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checked := 0
-	for _, path := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Base(path)
-		if strings.HasSuffix(file, "_test.go") || file != "policy.go" && !slices.ContainsFunc(parsed.Decls, isCoresMethod) {
-			continue
-		}
-		checked++
-		for _, imp := range parsed.Imports {
+	pure := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "math", "slices", "strings", "time", module, module + "/schema"}
+	core, files := coresFiles(t, filepath.Join("..", "..", "relay"))
+	for _, file := range core {
+		for _, imp := range files[file].Imports {
 			if name, _ := strconv.Unquote(imp.Path.Value); !slices.Contains(pure, name) {
 				t.Errorf("%s imports %q", file, name)
 			}
 		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
+		ast.Inspect(files[file], func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt, *ast.SelectStmt, *ast.ChanType:
 				t.Errorf("%s starts goroutines or uses channels", file)
@@ -234,9 +258,62 @@ func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 			return true
 		})
 	}
-	if checked < 5 {
-		t.Errorf("only %d files have methods of the core: is it still relay.core?", checked)
+	t.Logf("the core's files: %q", core)
+	if len(core) < 10 {
+		t.Errorf("only %q are the core's: is it still relay.core?", core)
 	}
+}
+
+// coresFiles names the core's files, and returns all of the package.
+func coresFiles(t *testing.T, folder string) (core []string, files map[string]*ast.File) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, home := map[string]*ast.File{}, map[string]string{} // home has the file of each declaration
+	for _, path := range paths {
+		file := filepath.Base(path)
+		if strings.HasSuffix(file, "_test.go") || file == "panic.go" {
+			continue
+		}
+		if files[file], err = parser.ParseFile(token.NewFileSet(), path, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range files[file].Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					home[d.Name.Name] = file
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok {
+						home[spec.Name.Name] = file
+					}
+				}
+			}
+		}
+		if slices.ContainsFunc(files[file].Decls, isCoresMethod) {
+			core = append(core, file)
+		}
+	}
+	for i := 0; i < len(core); i++ {
+		var use func(n ast.Node) bool
+		use = func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				ast.Inspect(n.X, use)
+				return false
+			case *ast.Ident:
+				if file := home[n.Name]; file != "" && !slices.Contains(core, file) {
+					core = append(core, file)
+				}
+			}
+			return true
+		}
+		ast.Inspect(files[core[i]], use)
+	}
+	return core, files
 }
 
 func isCoresMethod(d ast.Decl) bool {

@@ -25,17 +25,17 @@ type Page struct {
 
 // A Block is code that stands by itself, fenced or indented.
 type Block struct {
-	Place   string // file:line of its first line
-	Lang    string // empty for an indented block
-	Options map[string]string
-	Text    string
+	Position string // file:line of its first line
+	Lang     string // empty for an indented block
+	Options  map[string]string
+	Text     string
 }
 
 // A Span is code in a sentence.
-type Span struct{ Place, Text string }
+type Span struct{ Position, Text string }
 
 // A Link leads to a page, a file, a folder or an address.
-type Link struct{ Place, Target string }
+type Link struct{ Position, Target string }
 
 var (
 	fence   = regexp.MustCompile("^( *)```(\\w*)(.*)$")
@@ -87,7 +87,7 @@ func parse(file, text string) Page {
 		case block != nil && block.Lang != "":
 			p.Blocks, block = append(p.Blocks, *block), nil
 		case fenced != nil:
-			block, indent = &Block{Place: place, Lang: fenced[2], Options: make(map[string]string)}, fenced[1]
+			block, indent = &Block{Position: place, Lang: fenced[2], Options: make(map[string]string)}, fenced[1]
 			if block.Lang == "" {
 				block.Lang = "text"
 			}
@@ -96,7 +96,7 @@ func parse(file, text string) Page {
 			}
 		case strings.HasPrefix(line, "    ") && !listed && (blank || block != nil):
 			if block == nil {
-				block = &Block{Place: place}
+				block = &Block{Position: place}
 			}
 			block.Text += line[4:] + "\n"
 		case block != nil && strings.TrimSpace(line) == "":
@@ -146,7 +146,7 @@ func (p *Page) references(text string) {
 	}
 }
 
-// anchor is what a forge makes of a heading.
+// anchor returns the anchor that GitHub gives a heading.
 func anchor(title string) string {
 	title = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(title, "$1")
 	return strings.ReplaceAll(unword.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-")
@@ -169,9 +169,9 @@ func Faults(root string, all []Page) (faults []string) {
 				file = path.Join(path.Dir(p.Path), target)
 			}
 			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
-				faults = append(faults, fmt.Sprintf("%s: there is no %s", l.Place, file))
+				faults = append(faults, fmt.Sprintf("%s: there is no %s", l.Position, file))
 			} else if fragment != "" && !pages[file].Anchors[fragment] {
-				faults = append(faults, fmt.Sprintf("%s: %s has no heading #%s", l.Place, file, fragment))
+				faults = append(faults, fmt.Sprintf("%s: %s has no heading #%s", l.Position, file, fragment))
 			}
 		}
 	}

@@ -45,8 +45,8 @@ echo
 '''
 `, "'", "`"))
 	if want := []Block{
-		{Place: "a.md:5", Text: "indented\n\nstill\n"},
-		{Place: "a.md:12", Lang: "sh", Options: map[string]string{"title": "run", "unchecked": "it takes a cloud"},
+		{Position: "a.md:5", Text: "indented\n\nstill\n"},
+		{Position: "a.md:12", Lang: "sh", Options: map[string]string{"title": "run", "unchecked": "it takes a cloud"},
 			Text: "echo\n    # [no](link.md)\n"},
 	}; !reflect.DeepEqual(p.Blocks, want) {
 		t.Errorf("blocks %+v", p.Blocks)

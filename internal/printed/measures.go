@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Bytes is a size with a unit of 1,024: 64 KiB, 1.5 MiB. The configuration takes the same units.
+// Bytes returns a size with a unit of 1,024: 64 KiB, 1.5 MiB. The configuration takes the same units.
 func Bytes(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	value, i := float64(n), 0
@@ -20,7 +20,7 @@ func Bytes(n int64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + " " + units[i]
 }
 
-// Span is a length of time in one or two units, as short as a glance allows: 350ms, 2.3s, 5m14s, 14h20m, 3d4h.
+// Span returns a duration in one or two units: 350ms, 2.3s, 5m14s, 14h20m, 3d4h.
 func Span(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -57,7 +57,7 @@ func Ago(now, t time.Time) string {
 	return Span(now.Sub(t)) + " ago"
 }
 
-// whole writes a length of time without the units that are zero at its end: 5m, not 5m0s.
+// whole returns a duration without the zero units at its end: 5m, not 5m0s.
 func whole(d time.Duration) string {
 	text := d.String()
 	if rest, zero := strings.CutSuffix(text, "m0s"); zero {
@@ -70,7 +70,7 @@ func whole(d time.Duration) string {
 }
 
 // Number groups the digits by thousands: 9,000.
-func Number[N int | int64](n N) string {
+func Number[N int | int64 | uint64](n N) string {
 	digits, sign := strconv.FormatInt(int64(n), 10), ""
 	if n < 0 {
 		sign, digits = "-", digits[1:]
@@ -81,8 +81,8 @@ func Number[N int | int64](n N) string {
 	return sign + digits
 }
 
-// Many is a number with its noun.
-func Many[N int | int64](n N, one, several string) string {
+// Many returns a number with its noun.
+func Many[N int | int64 | uint64](n N, one, several string) string {
 	if n == 1 {
 		return "1 " + one
 	}

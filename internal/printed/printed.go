@@ -14,7 +14,7 @@ import (
 // maxKey bounds a key in a log line. A key of an existing table may have megabytes.
 const maxKey = 200
 
-// Key is a key in a form for log lines, because a key may be any bytes. It has at most 200 bytes of the key.
+// Key returns a key for a log line: at most its first 200 bytes, because a key may be any bytes.
 func Key(s string) string { return Text(Cut(s, maxKey)) }
 
 // Cut is at most so many bytes of a text, with a mark where the rest would be. It splits no character.
@@ -29,8 +29,11 @@ func Cut(s string, most int) string {
 	return s[:end] + "…"
 }
 
-// Message is what a log line says of a message: its id, topic and key, and its event type and trace if it has them. A
-// line may be kept after the message's memory is used again.
+// Short returns s, or its first 100 bytes if it is longer, for texts of errors that quote it.
+func Short(s string) string { return Cut(s, 100) }
+
+// Message returns a message's attributes for a log line: its id, topic and key, and its event type and trace if it has
+// them. They are copies, because a line may outlive the message's memory.
 func Message(m *outbox.Message) []any {
 	about := []any{"message_id", m.ID.String(), "topic", strings.Clone(Key(m.Topic)), "key", strings.Clone(Key(m.OrderingKey()))}
 	if m.EventType != "" {

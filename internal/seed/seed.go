@@ -1,4 +1,4 @@
-// Package seed gives tests chance that can be repeated.
+// Package seed gives tests random numbers that can be repeated.
 package seed
 
 import (

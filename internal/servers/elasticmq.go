@@ -25,8 +25,8 @@ func FindElasticMQ() (java, lib string, err error) {
 	return findJars("ElasticMQ", ElasticMQDir, "elasticmq-server_*.jar")
 }
 
-// ElasticMQConfig says what kind of server is wanted. The zero value keeps everything in memory and refuses what SQS
-// refuses, as far as ElasticMQ knows it: messages above 256 KiB among that.
+// ElasticMQConfig configures a server. The zero value keeps everything in memory, and refuses what SQS refuses, as far
+// as ElasticMQ knows it, such as messages above 256 KiB.
 type ElasticMQConfig struct {
 	// Durable keeps queues and messages in files, flushed before a message is accepted, so that they are there after
 	// Kill9 and Restart.

@@ -176,7 +176,7 @@ func findJars(program string, dir func(cache string) string, pattern string) (ja
 	return java, lib, err
 }
 
-// javaArgs are what Java is told, up to the main class. most is the memory that it may take, 512 MB for bench.
+// javaArgs returns the arguments of Java, up to the main class. most is the memory that it may take, 512 MB for bench.
 func javaArgs(folder, lib, most string, bench bool) []string {
 	args := []string{"-Xms64m", "-Xmx" + most}
 	if bench {

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// KafkaConfig says what kind of broker is wanted. The zero value is one for tests.
+// KafkaConfig configures a broker. The zero value is one for tests.
 type KafkaConfig struct {
 	// Bench lets Java compile to the full and gives it 512 MB instead of 256. The start takes twice the CPU.
 	Bench bool

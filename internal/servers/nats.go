@@ -14,7 +14,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// NATSConfig says what kind of server is wanted. The zero value is one for tests.
+// NATSConfig configures a server. The zero value is one for tests.
 type NATSConfig struct {
 	// Storage is an empty folder for the data, such as a small file system that can be filled up. It stays
 	// the caller's. Default: a folder of the server's own.

@@ -16,7 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// PgBouncerConfig says what kind of pooler is wanted.
+// PgBouncerConfig configures a pooler.
 type PgBouncerConfig struct {
 	// Server is the address, host:port, of the PostgreSQL behind it. Required.
 	Server string

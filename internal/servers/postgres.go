@@ -20,7 +20,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// PostgresConfig says what kind of cluster is wanted. The zero value is one for tests.
+// PostgresConfig configures a cluster. The zero value is one for tests.
 type PostgresConfig struct {
 	// Major is the wanted major version, 14 to 18. Default: the newest that is installed.
 	Major string

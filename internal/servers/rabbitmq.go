@@ -17,7 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// RabbitMQConfig says what kind of server is wanted. The zero value is one for tests.
+// RabbitMQConfig configures a server. The zero value is one for tests.
 type RabbitMQConfig struct {
 	// TLS, if set, is for the address that TLSAddr returns. With it, clients may also authenticate by their
 	// certificate, as the user of its common name.

@@ -15,7 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// RedisConfig says what kind of server is wanted. The zero value is one for tests.
+// RedisConfig configures a server. The zero value is one for tests.
 type RedisConfig struct {
 	// Cluster makes it the node of a cluster that has no slots yet.
 	Cluster bool

@@ -23,7 +23,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/child"
 )
 
-// Server is what [Postgres], [Kafka] and [NATS] have in common. Its methods may be called from several goroutines; they
+// Server has the methods that [Postgres], [Kafka] and [NATS] share. They may be called from several goroutines, and
 // wait for each other.
 type Server struct {
 	kind
@@ -39,7 +39,7 @@ type Server struct {
 	closed  bool
 }
 
-// kind describes servers of a kind: what they run, and how they are asked.
+// kind describes servers of a kind: the program, and how to ask whether one works.
 type kind struct {
 	name    string // PostgreSQL 18.6
 	free    int    // how many ports it needs. Default: 1
@@ -200,16 +200,21 @@ func (s *Server) launch(ctx context.Context, found error, k kind) (err error) {
 	if s.folder, err = newFolder(k.storage, word, k.uid); err == nil {
 		err = s.startAnywhere(ctx)
 	}
-	if err != nil && strings.Contains(err.Error(), "error while loading shared libraries") { // the words of Linux's loader
-		err = fmt.Errorf("%w\ninstall the library that is missing: libstdc++.so.6 is in Debian's package libstdc++6", err)
-	}
 	if err != nil {
-		return fmt.Errorf("start %s: %w", s.name, errors.Join(err, s.Close()))
+		return fmt.Errorf("start %s: %w", s.name, errors.Join(AdviseLibrary(err), s.Close()))
 	}
 	return nil
 }
 
-// orNone returns a server that was launched, none after an error.
+// AdviseLibrary adds to the error of a program that lacks a shared library what to install.
+func AdviseLibrary(err error) error {
+	if strings.Contains(err.Error(), "error while loading shared libraries") { // the words of Linux's loader
+		err = fmt.Errorf("%w\ninstall the library that is missing: libstdc++.so.6 is in Debian's package libstdc++6", err)
+	}
+	return err
+}
+
+// orNone returns a server that was launched, nil after an error.
 func orNone[S any](server *S, err error) (*S, error) {
 	if err != nil {
 		return nil, err

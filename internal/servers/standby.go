@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// StandbyConfig says what kind of standby is wanted. The zero value is an asynchronous one.
+// StandbyConfig configures a standby. The zero value is an asynchronous one.
 type StandbyConfig struct {
 	// Name is the application_name by which the primary knows it, for synchronous_standby_names. Default: standby_PORT.
 	Name string
@@ -61,7 +61,7 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
-// follow makes the data of a standby, unless it is there, and tells it whom to follow by which name.
+// follow makes the data of a standby, unless it is there, and writes primary_conninfo.
 func (p *Postgres) follow(ctx context.Context, name string, settings map[string]string) error {
 	if p.slot == "" {
 		slot := "standby_" + strconv.Itoa(p.Port())
@@ -135,7 +135,7 @@ func (p *Postgres) copyPrimary(ctx context.Context) error {
 	return nil
 }
 
-// leaveOut tells what a base backup doesn't hold.
+// leaveOut reports whether a base backup leaves the file out.
 func leaveOut(rel string, dir bool) bool {
 	rel = filepath.ToSlash(rel)
 	switch rel {

@@ -16,8 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Main is what TestMain of a package calls whose tests share servers: it runs the tests, closes the shared servers and
-// exits.
+// Main runs the tests of a package whose tests share servers, closes the shared servers and exits:
 //
 //	func TestMain(m *testing.M) { servers.Main(m) }
 func Main(m *testing.M) { os.Exit(Run(m)) }
@@ -335,7 +334,7 @@ func Wanted(part string) bool {
 	return list == "" || list == "all" || slices.Contains(strings.Split(list, ","), part)
 }
 
-// part is what the list of parts calls a server: postgres for a *servers.Postgres.
+// part returns the name of a server in OUTBOX_TEST_SERVERS: postgres for a *servers.Postgres.
 func part[S any]() string {
 	return strings.TrimSuffix(strings.ToLower(reflect.TypeFor[S]().Elem().Name()), "cluster")
 }

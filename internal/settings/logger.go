@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Logger is l, or the program's default: trouble that goes to no log would not be noticed. Of level info and above, at
-// most LogLines lines a minute are written, and as many of level error, so that what is tried again doesn't hide what
-// is not. Of the others a count is written with the ids of a few messages: a fault that a million messages have must
-// not fill a disk. Loggers that are made from the result share the bound.
+// Logger returns l, or the program's default: trouble that goes to no log would not be noticed. Of level info and
+// above, at most LogLines lines a minute are written, and as many of level error, so that repeated errors don't hide
+// others. The rest is counted, and the count is written with the ids of a few messages: a fault that a million messages
+// have must not fill a disk. Loggers that are made from the result share the bound.
 func Logger(l *slog.Logger) *slog.Logger {
 	l = cmp.Or(l, slog.Default())
 	if _, bounded := l.Handler().(*quiet); bounded {
@@ -21,7 +21,7 @@ func Logger(l *slog.Logger) *slog.Logger {
 	return slog.New(&quiet{l.Handler(), &budget{}})
 }
 
-// Flush writes the counts that a Logger still has, when what logs to it ends.
+// Flush writes the counts that a Logger still has. Call it when what logs to it ends.
 func Flush(l *slog.Logger) {
 	if q, ok := l.Handler().(*quiet); ok {
 		q.budget.turn(time.Now(), true)

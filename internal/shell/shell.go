@@ -8,7 +8,7 @@ import (
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
-// Word is s as a shell takes it for one word.
+// Word returns s quoted, if necessary, as one word of a shell.
 func Word(s string) string {
 	if plain.MatchString(s) {
 		return s

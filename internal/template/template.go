@@ -55,7 +55,7 @@ type Template struct {
 	Fields   []Field
 }
 
-// Fault is what is wrong with a template, and where.
+// Fault is a mistake in a template.
 type Fault struct {
 	Expected []string // the names of the allowed fields
 	At       string   // the rest of the text

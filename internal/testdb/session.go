@@ -32,6 +32,16 @@ func Next(t testing.TB, s relay.Session, max int) []relay.Delivery {
 	return b.Deliveries
 }
 
+// Held returns the first holds of a lane, at most limit.
+func Held(t testing.TB, s relay.Session, lane string, limit int) []relay.Delivery {
+	t.Helper()
+	lists, err := s.Held(await.Context(t), []string{lane}, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lists[0]
+}
+
 // Payloads are the payloads, with spaces between.
 func Payloads(ds []relay.Delivery) string {
 	var all []string

@@ -31,7 +31,7 @@ func (l *link) reset() {
 	l.close()
 }
 
-// piece is what was read at once, and when it arrives at the other end.
+// piece is the result of one read, with the time when it arrives at the other end.
 type piece struct {
 	bytes []byte
 	due   time.Time
@@ -57,7 +57,7 @@ func (p *Proxy) pass(l *link, from *net.TCPConn, deliver func(*link, []byte) boo
 	for piece := range way.pieces {
 		if going {
 			time.Sleep(time.Until(piece.due)) // a distance, not synchronisation
-			if going = p.stands(l) && deliver(l, piece.bytes); !going {
+			if going = p.awaitThaw(l) && deliver(l, piece.bytes); !going {
 				l.close()
 			}
 		}
@@ -94,7 +94,7 @@ func (p *Proxy) read(l *link, from *net.TCPConn, way line) {
 				pause += time.Duration(n) * time.Second / time.Duration(slow.Bandwidth)
 			}
 			time.Sleep(pause)
-			p.stands(l) // a frozen network takes nothing
+			p.awaitThaw(l) // a frozen network takes nothing
 			way.pieces <- piece{buffer[:n], time.Now().Add(time.Duration(p.later.Load()))}
 		}
 		if err != nil {
@@ -103,8 +103,8 @@ func (p *Proxy) read(l *link, from *net.TCPConn, way line) {
 	}
 }
 
-// stands returns when nothing is frozen: whether the link stands then.
-func (p *Proxy) stands(l *link) bool {
+// awaitThaw waits until nothing is frozen, and reports whether the link is still open then.
+func (p *Proxy) awaitThaw(l *link) bool {
 	p.mu.Lock()
 	thawed := p.thawed
 	p.mu.Unlock()

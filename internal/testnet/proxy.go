@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Proxy passes TCP connections on to a server, and does to them what it is told. Unless a method says otherwise, that
-// concerns all connections, those that are open too. Its methods may be called from several goroutines.
+// Proxy passes TCP connections on to a server, and breaks them as its methods say. Unless a method says otherwise, it
+// concerns all connections, open ones too. Its methods may be called from several goroutines.
 type Proxy struct {
 	addr string
 	work sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/check"
+	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/value"
 )
 
 // Config says what to measure. What is zero has the default of its benchmark: see settings.
@@ -131,79 +134,62 @@ func (s setting) Type() string {
 }
 
 // Set reads the value from a text.
-func (s setting) Set(text string) (err error) {
-	want := "a number"
-	switch v := s.value.(type) {
-	case *string:
-		*v = text
-	case *[]string:
-		*v = strings.Split(text, ",")
-	case *int:
-		*v, err = strconv.Atoi(text)
-	case *[]int:
-		*v = nil
-		for part := range strings.SplitSeq(text, ",") {
-			n, numberErr := strconv.Atoi(part)
-			*v, err = append(*v, n), errors.Join(err, numberErr)
-		}
-	case *time.Duration:
-		*v, err = time.ParseDuration(text)
-		want = "a duration such as 0s or 1ms"
-	case *bool:
-		if text == "on" || text == "off" {
-			*v = text == "on"
-			return nil
-		}
-		*v, err = strconv.ParseBool(text)
-		want = "on or off"
+func (s setting) Set(text string) error {
+	v := reflect.ValueOf(s.value).Elem()
+	if on := text == "on"; v.Kind() == reflect.Bool && (on || text == "off") {
+		text = strconv.FormatBool(on)
 	}
-	if err != nil {
-		return fmt.Errorf("%s=%s: want %s", s.name, text, want)
+	if v.Kind() != reflect.Slice {
+		return s.set(v, text)
+	}
+	list := reflect.New(v.Type()).Elem()
+	for part := range strings.SplitSeq(text, ",") {
+		one := reflect.New(v.Type().Elem()).Elem()
+		if err := s.set(one, part); err != nil {
+			return err
+		}
+		list = reflect.Append(list, one)
+	}
+	v.Set(list)
+	return nil
+}
+
+func (s setting) set(v reflect.Value, text string) error {
+	if err := value.Set(v, text); err != nil {
+		return fmt.Errorf("%s=%w", s.name, err)
 	}
 	return nil
 }
 
 // fill sets what is zero to its default.
 func (s setting) fill() {
-	zero := false
-	switch v := s.value.(type) {
-	case *string:
-		zero = *v == ""
-	case *int:
-		zero = *v == 0
-	case *[]int:
-		zero = *v == nil
-	case *time.Duration:
-		zero = *v == 0
-	}
-	if zero && s.standard != "" {
+	if reflect.ValueOf(s.value).Elem().IsZero() && s.standard != "" {
 		_ = s.Set(s.standard) // it is written above
 	}
 }
 
 // fault reports whether a number is out of its range.
 func (s setting) fault() error {
-	var low, high any = s.low, s.high
-	var values []int
-	switch v := s.value.(type) {
-	case *int:
-		values = []int{*v}
-	case *[]int:
-		values = *v
-		if len(values) == 0 {
-			return fmt.Errorf("%s: there is none", s.name)
+	v := reflect.ValueOf(s.value).Elem()
+	values := []reflect.Value{v}
+	if numbers, ok := s.value.(*[]int); ok {
+		values = nil
+		for i := range *numbers {
+			values = append(values, v.Index(i))
 		}
-	case *time.Duration:
-		if int(*v) < s.low || int(*v) > s.high {
-			return fmt.Errorf("%s %v: it is too short", s.name, *v)
+		if values == nil {
+			return fmt.Errorf("%s: there is none", s.name)
 		}
 	}
 	for _, n := range values {
-		if n < s.low || n > s.high {
-			if s.high == endless {
-				return fmt.Errorf("%s %d: want at least %v", s.name, n, low)
-			}
-			return fmt.Errorf("%s %d: want %v to %v", s.name, n, low, high)
+		switch {
+		case !n.CanInt() || int(n.Int()) >= s.low && int(n.Int()) <= s.high:
+		case n.Type() == value.DurationType:
+			return fmt.Errorf("%s %v: it is too short", s.name, n)
+		case s.high == endless:
+			return fmt.Errorf("%s %d: want at least %v", s.name, n.Int(), s.low)
+		default:
+			return fmt.Errorf("%s %d: want %v to %v", s.name, n.Int(), s.low, s.high)
 		}
 	}
 	return nil
@@ -236,7 +222,7 @@ func (c *Config) prepare() (points []Config, err error) {
 	}
 	work, found := Workloads()[c.Workload]
 	if c.Bench == "strategies" {
-		setDefault(&c.Batch, work.batch)
+		settings.Default(&c.Batch, work.batch)
 		need(c.Broker == "kafka", "broker %q: the comparison publishes to Kafka, as most of the articles do", c.Broker)
 		need(found, "workload %q: want %s or %s", c.Workload, Seed, Ours)
 	}
@@ -354,10 +340,3 @@ func (c *Config) variants() (all []Config) {
 }
 
 func (c *Config) say(format string, args ...any) { fmt.Fprintf(c.Progress, format+"\n", args...) }
-
-func setDefault[T comparable](value *T, standard T) {
-	var zero T
-	if *value == zero {
-		*value = standard
-	}
-}

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 func TestMain(m *testing.M) {
@@ -17,32 +14,7 @@ func TestMain(m *testing.M) {
 		main() // a process of a benchmark that a test runs
 		return
 	}
-	code := servers.Run(m)
-	if program.folder != "" {
-		os.RemoveAll(program.folder)
-	}
-	os.Exit(code)
-}
-
-// program is "outbox", built once for all tests.
-var program struct {
-	sync.Once
-	folder string
-	err    error
-}
-
-func builtProgram(t *testing.T) string {
-	t.Helper()
-	program.Do(func() {
-		if program.folder, program.err = os.MkdirTemp("", "pgoutbox-bench-test-"); program.err != nil {
-			return
-		}
-		_, program.err = rig.Build(context.Background(), program.folder)
-	})
-	if program.err != nil {
-		t.Fatal(program.err)
-	}
-	return filepath.Join(program.folder, "outbox")
+	os.Exit(rigtest.Run(m))
 }
 
 // config is of one round on the shared servers.
@@ -56,7 +28,7 @@ func config(t *testing.T, bench, broker string) Config {
 	case "nats":
 		c.Address = servers.TestNATS(t).URL()
 	}
-	c.Binary = builtProgram(t)
+	c.Binary = rigtest.Binary(t)
 	return c
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/testnet"
 	"github.com/pgoutbox/outbox/proof/rig"
 )
@@ -139,7 +140,7 @@ func (t *target) openNATS(ctx context.Context, _ int, proxy *testnet.Proxy) erro
 		return err
 	}
 	port := behind.Port()
-	setDefault(&port, strconv.Itoa(nats.DefaultPort))
+	settings.Default(&port, strconv.Itoa(nats.DefaultPort))
 	proxy.Forward(net.JoinHostPort(behind.Hostname(), port))
 	behind.Host = proxy.Addr()
 	t.address = behind.String()

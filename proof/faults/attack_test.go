@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // Schemathesis sends the API what its description allows and what it doesn't, as an operator. No answer is one that the
@@ -15,7 +16,7 @@ func TestNoRequestThatIsMadeUpBreaksTheAPI(t *testing.T) {
 	dir := servers.Tool(t, servers.Schemathesis.Package)
 	w := newWorld(t, onNATS)
 	w.write(5 * time.Millisecond)
-	listen := freeAddress(t)
+	listen := rigtest.Address(t)
 	w.start("relay-1", fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\n"+
 		"http: {listen: %q, users: [{name: oscar, role: operator, token: %q}]}\n"+
 		"destinations:\n  - name: events\n    broker: %s\n", w.pg.URL("postgres"), listen, token, w.broker.yaml))

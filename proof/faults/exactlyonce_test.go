@@ -17,11 +17,7 @@ import (
 // onKafkaExactlyOnce starts a Kafka of the test's own, to be delivered to in transactions.
 func onKafkaExactlyOnce(t *testing.T) destination {
 	server := servers.OwnKafka(t)
-	target := rig.KafkaTopic{Addr: server.Addr(), Topic: "events", ExactlyOnce: true}
-	if err := target.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return destination{target, &server.Server, target.YAML(server.Addr())}
+	return to(t, rig.KafkaTopic{Addr: server.Addr(), Topic: "events", ExactlyOnce: true}, &server.Server)
 }
 
 func TestExactlyOnceSurvivesRelaysThatAreKilled(t *testing.T) {

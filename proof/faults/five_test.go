@@ -21,6 +21,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/check"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 	"github.com/pgoutbox/outbox/webhook"
 )
 
@@ -40,7 +41,7 @@ func TestOneOfFiveDestinationsIsAway(t *testing.T) {
 		a.mu.Unlock()
 	}
 	w.load.Start()
-	listen := freeAddress(t)
+	listen := rigtest.Address(t)
 	r := w.start("relay-1", w.fiveYAML(listen, arrivals))
 	w.pass(5)
 	for _, a := range arrivals {

@@ -24,6 +24,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // night is a world at three in the morning: a relay that serves its API, and the commands that a person types.
@@ -40,13 +41,12 @@ type night struct {
 // the relay is given.
 func newNight(t *testing.T, pg *servers.Postgres, more string, alter func(n *night)) *night {
 	t.Helper()
-	n := &night{listen: freeAddress(t)}
+	n := &night{listen: rigtest.Address(t)}
 	if pg == nil {
 		n.world = newWorld(t, onNATS)
 	} else {
 		n.world = &world{t: t, pg: pg, broker: onNATS(t)}
-		_, err := binary()
-		n.must(err)
+		rigtest.Binary(t)
 	}
 	n.nats = n.broker.Target.(rig.NATSTopic)
 	n.address = n.pg.URL("postgres")
@@ -74,11 +74,9 @@ func (n *night) fall(fault func()) {
 // command runs the program as a person would, with the relay's configuration.
 func (n *night) command(args ...string) (stdout, stderr string, code int) {
 	n.t.Helper()
-	path, err := binary()
-	n.must(err)
 	file := filepath.Join(n.t.TempDir(), "outbox.yaml")
 	n.must(os.WriteFile(file, []byte(n.config), 0o600))
-	cmd := exec.CommandContext(n.t.Context(), path, args...)
+	cmd := exec.CommandContext(n.t.Context(), rigtest.Binary(n.t), args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "OUTBOX_CONFIG=" + file, "OUTBOX_DATABASE_URL=" + n.pg.URL("postgres")}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -351,7 +349,7 @@ func TestOnCallTheDiskIsFull(t *testing.T) {
 func TestOnCallTwoRelaysHaveOneName(t *testing.T) {
 	n := newNight(t, nil, "", nil)
 	n.fall(func() {})
-	twin := strings.Replace(n.config, n.listen, freeAddress(t), 1)
+	twin := strings.Replace(n.config, n.listen, rigtest.Address(t), 1)
 	second := n.start("twin", twin)
 	n.eventually("the second ends", func() bool { return !second.Running() })
 	if log := second.Log(); !strings.Contains(log, "another relay has this name") || !strings.Contains(log, "--name") {

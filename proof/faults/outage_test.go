@@ -2,8 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"net"
-	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // mostMemory is what a relay with default settings may have in memory, in MiB, its program included.
@@ -27,7 +26,7 @@ func TestAnOutageUnderLoadCostsNoMemory(t *testing.T) {
 		away := outage(t, 5*time.Second)
 		w.size = 1000
 		w.write(time.Millisecond)
-		listen := freeAddress(t)
+		listen := rigtest.Address(t)
 		r := w.start("relay-1",
 			fmt.Sprintf("name: relay-1\ndatabase: {url: %q}\nhttp: {listen: %q}\ndestinations:\n  - name: events\n    broker: %s\n",
 				w.pg.URL("postgres"), listen, w.broker.yaml))
@@ -73,12 +72,7 @@ func (g glance) String() string {
 // look asks the kernel and the relay's metrics.
 func look(t *testing.T, r *rig.Relay, listen string) (g glance) {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.resident = field(t, string(status), "VmRSS:") / 1024
-	g.peak = field(t, string(status), "VmHWM:") / 1024
+	g.resident, g.peak = rig.RSS(r.PID()), rig.PeakRSS(r.PID())
 	metrics, err := get(listen, "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -98,14 +92,4 @@ func field(t *testing.T, text, name string) float64 {
 	}
 	t.Fatalf("no number behind %s", name)
 	return 0
-}
-
-// freeAddress returns an address on which no process listens.
-func freeAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

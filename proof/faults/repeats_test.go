@@ -45,20 +45,12 @@ func TestWhatAKilledRelaySendsAgainIsThereOnce(t *testing.T) {
 // onRedis starts a Redis of the test's own.
 func onRedis(t *testing.T) destination {
 	server := servers.OwnRedis(t)
-	target := rig.RedisStream{Addr: server.Addr(), Topic: "events"}
-	if err := target.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return destination{target, &server.Server, target.YAML(server.Addr())}
+	return to(t, rig.RedisStream{Addr: server.Addr(), Topic: "events"}, &server.Server)
 }
 
 // onNATSWith starts a JetStream server of the test's own, with a stream that recognises repeats for a time, and a
 // relay that does for a number of messages.
 func onNATSWith(t *testing.T, within time.Duration, recall int) destination {
 	server := servers.OwnNATS(t)
-	target := rig.NATSTopic{URL: server.URL(), Topic: "events", Window: within, Recall: recall}
-	if err := target.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return destination{target, &server.Server, target.YAML(server.Addr())}
+	return to(t, rig.NATSTopic{URL: server.URL(), Topic: "events", Window: within, Recall: recall}, &server.Server)
 }

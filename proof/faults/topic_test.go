@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // A topic that doesn't exist is an outage of that topic: what goes there waits and no attempt is counted, the others
@@ -22,7 +23,7 @@ func TestAMissingTopicHoldsUpNothingElseAndLosesNothing(t *testing.T) {
 	w.write(2 * time.Millisecond)
 	broker := w.broker.Target.(rig.KafkaTopic)
 	later := rig.KafkaTopic{Addr: broker.Addr, Topic: "later"}
-	listen, missing := freeAddress(t), 5*time.Second
+	listen, missing := rigtest.Address(t), 5*time.Second
 	if text := os.Getenv("OUTBOX_TOPIC_MISSING_FOR"); text != "" {
 		var err error
 		missing, err = time.ParseDuration(text)

@@ -7,65 +7,35 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 )
 
-func (f fetcher) redis(ctx context.Context) error {
-	return f.packaged(ctx, "Redis", "redis-server", "redis", func() error {
-		_, err := servers.FindRedis()
+// packaged is a server that is a package of the system. It is installed if one command is enough for that; elsewhere
+// the error says what to do.
+func packaged(title, deb string, find func() (string, error)) target {
+	name := strings.ToLower(title) // with Homebrew, too
+	return target{name, func(f fetcher, ctx context.Context) error {
+		_, missing := find()
+		if missing == nil || !errors.Is(missing, servers.ErrNotFound) {
+			return missing
+		}
+		install, err := f.apt(missing, deb+", and disable the service that comes with it if you don't want it", name)
+		if err != nil {
+			return fmt.Errorf("fetch %s: %w", title, err)
+		}
+		fmt.Fprintf(f.progress, "%s: installing %s with apt-get\n", title, deb)
+		lift, err := forbidServices(policyFile)
+		if err == nil {
+			err = errors.Join(install(ctx, "--no-install-recommends", deb), lift())
+		}
+		if err != nil {
+			return fmt.Errorf("fetch %s: %w", title, err)
+		}
+		_, err = find()
 		return err
-	})
-}
-
-func (f fetcher) rabbitMQ(ctx context.Context) error {
-	return f.packaged(ctx, "RabbitMQ", "rabbitmq-server", "rabbitmq", func() error {
-		_, _, err := servers.FindRabbitMQ()
-		return err
-	})
-}
-
-func (f fetcher) pgBouncer(ctx context.Context) error {
-	return f.packaged(ctx, "PgBouncer", "pgbouncer", "pgbouncer", func() error {
-		_, err := servers.FindPgBouncer()
-		return err
-	})
-}
-
-func (f fetcher) prometheus(ctx context.Context) error {
-	return f.packaged(ctx, "Prometheus", "prometheus", "prometheus", func() error {
-		_, _, err := servers.FindPrometheus()
-		return err
-	})
-}
-
-func (f fetcher) chromium(ctx context.Context) error {
-	return f.packaged(ctx, "Chromium", "chromium", "chromium", func() error {
-		_, err := servers.FindChromium()
-		return err
-	})
-}
-
-// packaged installs a server that is a package of the system, if one command is enough for that; elsewhere it says what
-// to do. find reports whether the server is installed.
-func (f fetcher) packaged(ctx context.Context, what, deb, brew string, find func() error) error {
-	missing := find()
-	if missing == nil || !errors.Is(missing, servers.ErrNotFound) {
-		return missing
-	}
-	install, err := f.apt(missing, deb+", and disable the service that comes with it if you don't want it", brew)
-	if err != nil {
-		return fmt.Errorf("fetch %s: %w", what, err)
-	}
-	fmt.Fprintf(f.progress, "%s: installing %s with apt-get\n", what, deb)
-	lift, err := forbidServices(policyFile)
-	if err == nil {
-		err = errors.Join(install(ctx, "--no-install-recommends", deb), lift())
-	}
-	if err != nil {
-		return fmt.Errorf("fetch %s: %w", what, err)
-	}
-	return find()
+	}, title, find}
 }
 
 // apt returns a function that installs packages of the system, if one command is enough for that. Otherwise it returns

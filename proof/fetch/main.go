@@ -83,31 +83,37 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 type target struct {
 	name  string
 	fetch func(fetcher, context.Context) error
+	// title and find tell a person whether it is there, and where. find may be nil.
+	title string
+	find  func() (where string, err error)
 }
 
 // all lists the targets of "all".
 func all() []target {
+	runBy := func(by, what string, err error) (string, error) { return what + ", run by " + by, err }
+	of := func(path, _ string, err error) (string, error) { return path, err }
 	var targets []target
 	for _, version := range servers.PostgresVersions() {
 		targets = append(targets, postgres(version))
 	}
 	return append(targets,
-		target{"kafka", fetcher.kafka},
-		target{"nats", fetcher.nats},
-		target{"elasticmq", fetcher.elasticMQ},
-		target{"moto", fetcher.moto},
-		target{"redis", fetcher.redis},
-		target{"rabbitmq", fetcher.rabbitMQ},
-		target{"pgbouncer", fetcher.pgBouncer},
-		target{"prometheus", fetcher.prometheus},
-		target{"chromium", fetcher.chromium},
-		target{"readers", fetcher.readers},
-		target{"axe", fetcher.axe})
+		target{"kafka", fetcher.kafka, "Kafka " + servers.KafkaVersion, func() (string, error) { return runBy(servers.FindKafka()) }},
+		target{"nats", fetcher.nats, "NATS", servers.FindNATS},
+		target{"elasticmq", fetcher.elasticMQ, "ElasticMQ " + servers.ElasticMQVersion,
+			func() (string, error) { return runBy(servers.FindElasticMQ()) }},
+		target{"moto", fetcher.moto, "moto " + servers.MotoVersion, func() (string, error) { return runBy(servers.FindMoto()) }},
+		packaged("Redis", "redis-server", servers.FindRedis),
+		packaged("RabbitMQ", "rabbitmq-server", func() (string, error) { return of(servers.FindRabbitMQ()) }),
+		packaged("PgBouncer", "pgbouncer", servers.FindPgBouncer),
+		packaged("Prometheus", "prometheus", func() (string, error) { return of(servers.FindPrometheus()) }),
+		packaged("Chromium", "chromium", servers.FindChromium),
+		target{name: "readers", fetch: fetcher.readers},
+		target{name: "axe", fetch: fetcher.axe})
 }
 
 // extra lists the targets that must be named.
 func extra() []target {
-	return append(tools(), target{"debezium", fetcher.debezium})
+	return append(tools(), target{name: "debezium", fetch: fetcher.debezium})
 }
 
 func names() (names []string) {
@@ -178,33 +184,17 @@ func show(out io.Writer, cache string) error {
 			return err
 		}
 	}
-	runBy := func(by, what string, err error) (string, error) { return what + ", run by " + by, err }
-	type server struct {
-		title, target string
-		find          func() (where string, err error)
-	}
-	known := []server{
-		{"Kafka " + servers.KafkaVersion, "kafka", func() (string, error) { return runBy(servers.FindKafka()) }},
-		{"NATS", "nats", servers.FindNATS},
-		{"ElasticMQ " + servers.ElasticMQVersion, "elasticmq", func() (string, error) { return runBy(servers.FindElasticMQ()) }},
-		{"moto " + servers.MotoVersion, "moto", func() (string, error) { return runBy(servers.FindMoto()) }},
-		{"Redis", "redis", servers.FindRedis},
-		{"RabbitMQ", "rabbitmq", func() (string, error) { path, _, err := servers.FindRabbitMQ(); return path, err }},
-		{"PgBouncer", "pgbouncer", servers.FindPgBouncer},
-		{"Chromium", "chromium", servers.FindChromium},
-		{"Prometheus", "prometheus", func() (string, error) { path, _, err := servers.FindPrometheus(); return path, err }},
-	}
-	for _, t := range tools() {
-		known = append(known, server{t.name, t.name, func() (string, error) { return servers.FindTool(t.name) }})
-	}
-	for _, server := range known {
-		switch where, err := server.find(); {
+	for _, t := range slices.Concat(all(), tools()) {
+		if t.find == nil {
+			continue
+		}
+		switch where, err := t.find(); {
 		case errors.Is(err, servers.ErrNotFound):
-			fmt.Fprintf(out, "%s: %v, fetch %s\n", server.title, err, server.target)
+			fmt.Fprintf(out, "%s: %v, fetch %s\n", t.title, err, t.name)
 		case err != nil:
 			return err
 		default:
-			fmt.Fprintf(out, "%s: %s\n", server.title, where)
+			fmt.Fprintf(out, "%s: %s\n", t.title, where)
 		}
 	}
 	return nil

@@ -14,33 +14,32 @@ import (
 
 // tools lists the programs that check what is packaged.
 func tools() (targets []target) {
-	for _, b := range servers.BuiltTools() {
-		targets = append(targets, target{b.Name, func(f fetcher, ctx context.Context) error {
-			if _, err := servers.FindTool(b.Name); !errors.Is(err, servers.ErrNotFound) {
+	add := func(name string, fetch func(fetcher, context.Context) error) {
+		find := func() (string, error) { return servers.FindTool(name) }
+		targets = append(targets, target{name, func(f fetcher, ctx context.Context) error {
+			if _, err := find(); !errors.Is(err, servers.ErrNotFound) {
 				return err
 			}
+			return fetch(f, ctx)
+		}, name, find})
+	}
+	for _, b := range servers.BuiltTools() {
+		add(b.Name, func(f fetcher, ctx context.Context) error {
 			return f.built(ctx, b.Name, b.Version, b.Dir(f.cache), b.Package)
-		}})
+		})
 	}
 	for _, name := range servers.PackagedTools() {
-		targets = append(targets, target{name, func(f fetcher, ctx context.Context) error {
-			return f.packaged(ctx, name, name, name, func() error {
-				_, err := servers.FindTool(name)
-				return err
-			})
-		}})
+		add(name, packaged(name, name, func() (string, error) { return servers.FindTool(name) }).fetch)
 	}
 	for _, p := range servers.PythonTools() {
-		targets = append(targets, target{p.Package, func(f fetcher, ctx context.Context) error { return f.python(ctx, p) }})
+		add(p.Package, func(f fetcher, ctx context.Context) error { return f.python(ctx, p) })
 	}
-	return append(targets, target{"kubernetes", fetcher.kubernetes})
+	add("kubernetes", fetcher.kubernetes)
+	return targets
 }
 
 // python installs a program of pip.
 func (f fetcher) python(ctx context.Context, p servers.PythonTool) error {
-	if _, err := servers.FindTool(p.Package); !errors.Is(err, servers.ErrNotFound) {
-		return err
-	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return fmt.Errorf("fetch %s: it takes python3 with pip: %w", p.Package, err)
@@ -53,9 +52,6 @@ func (f fetcher) python(ctx context.Context, p servers.PythonTool) error {
 
 // kubernetes installs what checks objects of Kubernetes.
 func (f fetcher) kubernetes(ctx context.Context) error {
-	if _, err := servers.FindTool("kubernetes"); !errors.Is(err, servers.ErrNotFound) {
-		return err
-	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return fmt.Errorf("fetch kubernetes: it takes python3 with pip: %w", err)

@@ -17,7 +17,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -100,16 +99,12 @@ type bed struct {
 	opened  atomic.Bool  // the missing topic exists
 	arrived atomic.Int64 // messages that were held
 
-	mu      sync.Mutex
-	written map[uint64]time.Time // of other keys, by their numbers, until they arrive
-	took    []float64            // ms, of those that have arrived
-	last    time.Time            // when one of another key arrived
-	silence time.Duration        // the longest without one
+	meter rig.Meter[check.ID] // of other keys
 }
 
 func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, n int, out io.Writer) (err error) {
 	checked := check.Config{Destinations: []check.DestinationConfig{{Name: destination}}}
-	b := &bed{options: o, written: make(map[uint64]time.Time), checker: check.New(checked)}
+	b := &bed{options: o, checker: check.New(checked)}
 	b.to = b.checker.Destination(destination)
 	if err := b.open(ctx, pg); err != nil {
 		return err
@@ -143,19 +138,19 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 	if err := rig.Pause(ctx, 5*time.Second); err != nil {
 		return err
 	}
-	b.figures()
+	b.meter.Read()
 	if err := rig.Pause(ctx, o.period); err != nil {
 		return err
 	}
-	p50, p99, memory, _ := b.figures()
-	b.say("others beside them: p50 %.1f ms, p99 %.1f ms; %.0f MiB", p50, p99, memory)
+	beside, memory := b.meter.Read(), rig.RSS(b.relay.PID())
+	b.say("others beside them: p50 %.1f ms, p99 %.1f ms; %.0f MiB", beside.P50, beside.P99, memory)
 	if err := b.kill(); err != nil {
 		return err
 	}
 	if err := b.until(ctx, "the other keys flow again", b.flows); err != nil {
 		return err
 	}
-	_, _, _, silence := b.figures()
+	silence := b.meter.Read().Silence
 	b.say("killed: silence for %v", silence)
 	due, err := release(ctx)
 	if err != nil {
@@ -168,8 +163,9 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 	if err := b.until(ctx, "half are delivered", half); err != nil {
 		return err
 	}
-	p50due, p99due, memoryDue, _ := b.figures()
-	b.say("half are delivered after %v; others: p50 %.1f ms, p99 %.1f ms; %.0f MiB", time.Since(due), p50due, p99due, memoryDue)
+	meanwhile, memoryDue := b.meter.Read(), rig.RSS(b.relay.PID())
+	b.say("half are delivered after %v; others: p50 %.1f ms, p99 %.1f ms; %.0f MiB",
+		time.Since(due), meanwhile.P50, meanwhile.P99, memoryDue)
 	if err := b.kill(); err != nil {
 		return err
 	}
@@ -187,8 +183,8 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 	}
 	r := b.checker.Report()
 	fmt.Fprintf(out, "| %d | %s | %.1f | %.1f | %.1f | %.0f | %.1f | %.1f | %.1f | %.1f | %.0f | %d/%d/%d/%d of %d |\n",
-		n, kind, toHold.Seconds(), p50, p99, memory, silence.Seconds(), drained.Seconds(), p50due, p99due, memoryDue,
-		r.Lost, r.Phantom, r.Duplicated, r.Inverted, total+int64(n))
+		n, kind, toHold.Seconds(), beside.P50, beside.P99, memory, silence.Seconds(), drained.Seconds(),
+		meanwhile.P50, meanwhile.P99, memoryDue, r.Lost, r.Phantom, r.Duplicated, r.Inverted, total+int64(n))
 	if r.Lost+r.Phantom+r.Inverted > 0 {
 		return fmt.Errorf("a promise is broken: %+v", r.Examples)
 	}
@@ -242,7 +238,6 @@ func (b *bed) serve(p *peer) {
 			return
 		}
 		a := make(answer, len(q.Topics))
-		now := time.Now()
 		for i, payload := range q.Payloads {
 			if q.Topics[i] == "missing" && !b.opened.Load() {
 				a[i] = 1
@@ -256,35 +251,12 @@ func (b *bed) serve(p *peer) {
 				b.arrived.Add(1)
 				continue
 			}
-			b.mu.Lock()
-			number := uint64(id.Key)<<32 | id.Seq
-			if at, first := b.written[number]; first {
-				b.took = append(b.took, now.Sub(at).Seconds()*1000)
-				delete(b.written, number)
-			}
-			if !b.last.IsZero() {
-				b.silence = max(b.silence, now.Sub(b.last))
-			}
-			b.last = now
-			b.mu.Unlock()
+			b.meter.Arrived(id)
 		}
 		if err := p.out.Encode(a); err != nil {
 			return
 		}
 	}
-}
-
-// figures returns what has been measured since the last call.
-func (b *bed) figures() (p50, p99, memory float64, silence time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := len(b.took); n > 0 {
-		slices.Sort(b.took)
-		p50, p99 = b.took[n/2], b.took[n*99/100]
-	}
-	silence = b.silence
-	b.took, b.silence = nil, 0
-	return p50, p99, rig.RSS(b.relay.PID()), silence
 }
 
 func (b *bed) start() error {
@@ -365,9 +337,7 @@ func (b *bed) writeOthers(ctx context.Context, stop <-chan struct{}) (n int64, e
 		case <-tick.C:
 		}
 		key, seq := uint32(n%others), uint64(n/others+1)
-		b.mu.Lock()
-		b.written[uint64(key)<<32|seq] = time.Now()
-		b.mu.Unlock()
+		b.meter.Wrote(check.ID{Key: key, Seq: seq})
 		b.checker.Committed(key, seq)
 		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, $2)"
 		if _, err := conn.Exec(ctx, insert, "other "+strconv.Itoa(int(key)), check.Encode(nil, key, seq, 200)); err != nil {
@@ -396,28 +366,19 @@ func (b *bed) untilHolds(ctx context.Context, what string, wanted func(int) bool
 
 // flows reports whether the other keys are delivered again, and nearly all that was written has come.
 func (b *bed) flows() (bool, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return time.Since(b.last) < time.Second && b.silence > time.Second && len(b.written) < b.rate/10, nil
+	away, last, silence := b.meter.Away()
+	return time.Since(last) < time.Second && silence > time.Second && away < b.rate/10, nil
 }
 
 func (b *bed) allArrived() (bool, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.written) == 0, nil
+	away, _, _ := b.meter.Away()
+	return away == 0, nil
 }
 
 func (b *bed) until(ctx context.Context, what string, reached func() (bool, error)) error {
-	for deadline := time.Now().Add(20 * time.Minute); ; {
-		ok, err := reached()
-		if ok || err != nil {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("it lasts for more than 20 minutes until %s", what)
-		}
-		if err := rig.Pause(ctx, 300*time.Millisecond); err != nil {
-			return errors.Join(err, context.Cause(ctx))
-		}
+	err := rig.Until(ctx, 20*time.Minute, 300*time.Millisecond, what, reached)
+	if ctx.Err() != nil {
+		err = errors.Join(err, context.Cause(ctx))
 	}
+	return err
 }

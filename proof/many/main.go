@@ -18,7 +18,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -76,7 +75,7 @@ func many(ctx context.Context, args []string, out io.Writer) (err error) {
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|")
 	for _, m := range []*measured{few, all, frozen} {
 		fmt.Fprintf(out, "| %s | %d | %.1f | %.3f | %.3f | %.2f | %.2f | %d |\n",
-			m.name, m.connections, m.memory, m.relay, m.server, m.p50, m.p99, m.n)
+			m.name, m.connections, m.memory, m.relay, m.server, m.late.P50, m.late.P99, m.late.Count)
 	}
 	idle := float64(o.databases - o.busy)
 	fmt.Fprintf(out, "\neach idle one: %.1f connections, %.2f MiB, %.2f ms of the relay's processor a second, "+
@@ -93,18 +92,14 @@ type bed struct {
 	names       []string // of databases
 	receiver    *httptest.Server
 
-	mu      sync.Mutex
-	arrived map[string]time.Time // by payload, the first time
+	meter rig.Meter[string] // by payload
 }
 
 func open(ctx context.Context, o options) (b *bed, err error) {
-	b = &bed{options: o, arrived: map[string]time.Time{}}
+	b = &bed{options: o}
 	b.receiver = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if _, again := b.arrived[string(body)]; err == nil && !again {
-			b.arrived[string(body)] = time.Now()
+		if body, err := io.ReadAll(r.Body); err == nil {
+			b.meter.Arrived(string(body))
 		}
 	}))
 	if b.dir, err = os.MkdirTemp("", "outbox-many-"); err == nil {
@@ -154,10 +149,9 @@ func (b *bed) close() error {
 type measured struct {
 	name          string
 	connections   int
-	memory        float64 // of the relay, MiB
-	relay, server float64 // cores
-	p50, p99      float64 // ms, of the databases that don't hang
-	n             int
+	memory        float64      // of the relay, MiB
+	relay, server float64      // cores
+	late          rig.Lateness // of the databases that don't hang
 }
 
 // measure has a relay deliver from the first n databases, one of which may hang.
@@ -239,67 +233,39 @@ func freeze(ctx context.Context, conn *pgx.Conn, database string) (thaw func(), 
 func (b *bed) work(ctx context.Context, hangs string, period time.Duration, m *measured) error {
 	var writers sync.WaitGroup
 	errs := make([]error, b.busy)
-	written := make([]map[string]time.Time, b.busy)
 	for i, name := range b.names[:b.busy] {
 		if name == hangs {
 			continue
 		}
-		writers.Go(func() { written[i], errs[i] = b.write(ctx, name, period) })
+		writers.Go(func() { errs[i] = b.write(ctx, name, period) })
 	}
 	writers.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	var took []float64
-	for _, all := range written {
-		for text, at := range all {
-			arrived, err := b.await(ctx, text)
-			if err != nil {
-				return err
-			}
-			took = append(took, arrived.Sub(at).Seconds()*1000)
-		}
-	}
-	slices.Sort(took)
-	m.n, m.p50, m.p99 = len(took), took[len(took)/2], took[len(took)*99/100]
-	return nil
+	err := rig.Until(ctx, time.Minute, 5*time.Millisecond, "everything has come", func() (bool, error) {
+		away, _, _ := b.meter.Away()
+		return away == 0, nil
+	})
+	m.late = b.meter.Read()
+	return err
 }
 
-func (b *bed) write(ctx context.Context, database string, period time.Duration) (map[string]time.Time, error) {
+func (b *bed) write(ctx context.Context, database string, period time.Duration) error {
 	conn, err := pgx.Connect(ctx, b.pg.URL(database))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	written := make(map[string]time.Time)
 	tick := time.NewTicker(time.Second / time.Duration(b.rate))
 	defer tick.Stop()
 	for end := time.Now().Add(period); time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
-		at := time.Now()
-		text := fmt.Sprint(database, " ", at.UnixNano())
+		text := fmt.Sprint(database, " ", time.Now().UnixNano())
+		b.meter.Wrote(text)
 		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))"
 		if _, err := conn.Exec(ctx, insert, text); err != nil {
-			return nil, err
-		}
-		written[text] = at
-	}
-	return written, ctx.Err()
-}
-
-// await returns when a message came.
-func (b *bed) await(ctx context.Context, text string) (time.Time, error) {
-	for deadline := time.Now().Add(time.Minute); ; {
-		b.mu.Lock()
-		at, ok := b.arrived[text]
-		b.mu.Unlock()
-		if ok {
-			return at, nil
-		}
-		if time.Now().After(deadline) {
-			return at, fmt.Errorf("%q has not come for a minute", text)
-		}
-		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
-			return at, err
+			return err
 		}
 	}
+	return ctx.Err()
 }

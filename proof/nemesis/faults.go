@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -137,20 +136,20 @@ func relayFaults() []fault {
 	return []fault{
 		{kind: "relay killed", repeats: 1, heir: true,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
-				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Kill()
+				return func(ctx context.Context) error { return r.Restart(ctx, owner) }, owner.Kill()
 			})},
 		{kind: "relay killed and restarted", repeats: 1,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
-				return nil, errors.Join(owner.Kill(), restart(ctx, owner))
+				return nil, errors.Join(owner.Kill(), r.Restart(ctx, owner))
 			})},
 		{kind: "all relays killed", repeats: 1, inject: passing(func(_ context.Context, r *run) (err error) {
-			for _, relay := range r.relays {
+			for _, relay := range r.Relays {
 				err = errors.Join(err, relay.Kill())
 			}
 			return err
 		}, 0, 1500, func(ctx context.Context, r *run) error {
-			for _, relay := range r.relays {
-				if err := restart(ctx, relay); err != nil {
+			for _, relay := range r.Relays {
+				if err := r.Restart(ctx, relay); err != nil {
 					return err
 				}
 			}
@@ -165,7 +164,7 @@ func relayFaults() []fault {
 			})},
 		{kind: "relay stopped in good order", repeats: 0, heir: true,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
-				return func(ctx context.Context) error { return restart(ctx, owner) }, owner.Stop(time.Minute)
+				return func(ctx context.Context) error { return r.Restart(ctx, owner) }, owner.Stop(time.Minute)
 			})},
 	}
 }
@@ -179,7 +178,7 @@ func brokerFaults() []fault {
 	}
 	revive := func(ctx context.Context, r *run) error {
 		server, _ := r.brokerServer()
-		return errors.Join(server.Restart(ctx), r.target.Answers(ctx))
+		return errors.Join(server.Restart(ctx), r.Target.Answers(ctx))
 	}
 	fillDisk := func(_ context.Context, r *run) error { return r.site.storage.fill() }
 	broker, heal := line(toBroker), line(toBroker).does((*testnet.Proxy).Heal)
@@ -203,8 +202,8 @@ func brokerFaults() []fault {
 			})},
 		// This is short enough that no message runs out of attempts.
 		{kind: "writing not permitted", repeats: 2,
-			inject: passing(func(ctx context.Context, r *run) error { return r.target.Forbid(ctx) }, 300, 1200,
-				func(ctx context.Context, r *run) error { return r.target.Permit(ctx) })},
+			inject: passing(func(ctx context.Context, r *run) error { return r.Target.Forbid(ctx) }, 300, 1200,
+				func(ctx context.Context, r *run) error { return r.Target.Permit(ctx) })},
 		{kind: topicDeleted, repeats: 1, within: 30 * time.Second, inject: deleteTopic},
 	}
 }
@@ -222,7 +221,7 @@ func databaseFaults() []fault {
 			inject: passing(func(_ context.Context, r *run) error { return r.site.pg.Freeze() }, 500, 2500,
 				func(_ context.Context, r *run) error { return r.site.pg.Thaw() })},
 		{kind: "sessions terminated", repeats: 5, inject: often(300, func(ctx context.Context, r *run) error {
-			_, err := r.load.Pool().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			_, err := r.Load.Pool().Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 				WHERE datname = current_database() AND application_name LIKE 'outbox%'`)
 			return err
 		})},
@@ -247,7 +246,7 @@ func databaseFaults() []fault {
 					return err
 				}
 				if r.rng.IntN(2) == 0 {
-					exhaustLog(ctx, r.load.Pool())
+					exhaustLog(ctx, r.Load.Pool())
 				}
 				return nil
 			}, 500, 2000, func(ctx context.Context, r *run) error {
@@ -267,7 +266,7 @@ func clientFaults() []fault {
 				seed, sleep := r.rng.Uint64(), time.Duration(200+r.rng.IntN(1500))*time.Millisecond
 				r.background.Go(func() {
 					// Its outcome is in the ledger.
-					_ = r.load.Late(context.Background(), rand.New(rand.NewPCG(seed, 1)), sleep)
+					_ = r.Load.Late(context.Background(), rand.New(rand.NewPCG(seed, 1)), sleep)
 				})
 			}
 			return nil, nil
@@ -282,7 +281,7 @@ func clientFaults() []fault {
 		{kind: "relay told to stop while it is frozen", repeats: 1, heir: true,
 			inject: toOwner(func(ctx context.Context, r *run, owner *rig.Relay) (undo, error) {
 				return func(ctx context.Context) error {
-					return errors.Join(owner.Thaw(), owner.Wait(20*time.Second), restart(ctx, owner))
+					return errors.Join(owner.Thaw(), owner.Wait(20*time.Second), r.Restart(ctx, owner))
 				}, errors.Join(owner.Freeze(), owner.Signal(syscall.SIGTERM))
 			})},
 	}
@@ -290,18 +289,10 @@ func clientFaults() []fault {
 
 // givesUp waits until a message has become a dead letter, by a query.
 func (r *run) givesUp(ctx context.Context, what, query string, args ...any) error {
-	for deadline := time.Now().Add(flowWithin); ; {
-		var dead bool
-		if err := r.load.Pool().QueryRow(ctx, query, args...).Scan(&dead); err != nil || dead {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s did not become a dead letter", what)
-		}
-		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return rig.Until(ctx, flowWithin, 20*time.Millisecond, what+" is a dead letter", func() (dead bool, err error) {
+		err = r.Load.Pool().QueryRow(ctx, query, args...).Scan(&dead)
+		return dead, err
+	})
 }
 
 const (

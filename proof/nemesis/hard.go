@@ -28,7 +28,7 @@ func promote(ctx context.Context, r *run) (undo, error) {
 	if err := r.while(ctx, 100, 700); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	before, err := r.load.Delivered(ctx)
+	before, err := r.Load.Delivered(ctx)
 	if err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
@@ -36,23 +36,23 @@ func promote(ctx context.Context, r *run) (undo, error) {
 		return nil, errors.Join(err, standby.Close())
 	}
 	// No program may reach the new primary before it is known what it has.
-	release := r.load.Hold()
+	release := r.Load.Hold()
 	defer release()
 	r.site.toPG.Refuse(true)
 	r.site.fromPooler.Cut()
 	if err := r.site.promote(ctx, standby); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
-	if err := r.load.Connect(ctx, r.site.writerURL(r.database, r.pooled), r.site.pg.URL(r.database)); err != nil {
+	if err := r.Load.Connect(ctx, r.site.writerURL(r.database, r.pooled), r.site.pg.URL(r.database)); err != nil {
 		return nil, err
 	}
-	after, err := r.load.Delivered(ctx)
+	after, err := r.Load.Delivered(ctx)
 	if err != nil {
 		return nil, err
 	}
 	// The new primary's cursor is behind; what it has forgotten is delivered again.
 	r.extra += int(max(before-after, 0))
-	r.losses.Promoted = time.Now()
+	r.Losses.Promoted = time.Now()
 	r.note("promoted; the cursor went back by %d messages", before-after)
 	r.site.toPG.Heal()
 	return nil, nil
@@ -79,18 +79,10 @@ func detach(ctx context.Context, standby *servers.Postgres) error {
 			return fmt.Errorf("detach the standby: %w", err)
 		}
 	}
-	for deadline := time.Now().Add(flowWithin); ; {
-		var receives bool
-		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&receives); err != nil || !receives {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return errors.New("the standby goes on receiving without a primary to receive from")
-		}
-		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return rig.Until(ctx, flowWithin, 5*time.Millisecond, "the standby receives nothing", func() (ends bool, err error) {
+		err = conn.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)").Scan(&ends)
+		return ends, err
+	})
 }
 
 // holdTransaction leaves a transaction with an xid open until the run is over.
@@ -163,12 +155,12 @@ func changeSchema(ctx context.Context, r *run) (undo, error) {
 // deleteTopic deletes the topic with its content and creates it again. The lost messages are counted; the operator is
 // responsible for them.
 func deleteTopic(ctx context.Context, r *run) (undo, error) {
-	if !r.losses.Emptied.IsZero() {
+	if !r.Losses.Emptied.IsZero() {
 		return nil, nil
 	}
 	before := make(map[check.ID]bool)
-	destination := r.checker.Destination("default")
-	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
+	destination := r.Checker.Destination("default")
+	err := rig.ReadAll(ctx, r.Target, func(payload []byte) {
 		if name, err := destination.Payload(rig.Unwrap(payload)); err == nil { // corrupted payloads are counted
 			before[name] = true
 		}
@@ -176,16 +168,16 @@ func deleteTopic(ctx context.Context, r *run) (undo, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.target.Delete(ctx); err != nil {
+	if err := r.Target.Delete(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.while(ctx, 0, 1500); err != nil {
 		return nil, err
 	}
-	if err := r.target.Create(ctx); err != nil {
+	if err := r.Target.Create(ctx); err != nil {
 		return nil, err
 	}
-	r.losses.Before, r.losses.Emptied = before, time.Now()
+	r.Losses.Before, r.Losses.Emptied = before, time.Now()
 	return nil, nil
 }
 
@@ -193,12 +185,12 @@ func deleteTopic(ctx context.Context, r *run) (undo, error) {
 // be missing.
 func detachSegment(ctx context.Context, r *run) (undo, error) {
 	segment := r.rng.IntN(8)
-	if _, err := r.load.Pool().Exec(ctx,
+	if _, err := r.Load.Pool().Exec(ctx,
 		fmt.Sprintf("ALTER TABLE outbox.messages DETACH PARTITION outbox.messages_%d", segment)); err != nil {
 		return nil, err
 	}
 	err := r.while(ctx, 100, 1500)
-	_, attachErr := r.load.Pool().Exec(ctx,
+	_, attachErr := r.Load.Pool().Exec(ctx,
 		fmt.Sprintf("ALTER TABLE outbox.messages ATTACH PARTITION outbox.messages_%[1]d FOR VALUES IN (%[1]d)", segment))
 	return nil, errors.Join(err, attachErr)
 }
@@ -209,7 +201,7 @@ func writeLongKey(ctx context.Context, r *run) (undo, error) {
 	for i := range key {
 		key[i] = byte('!' + r.rng.IntN(94)) // nothing that could be compressed into an index
 	}
-	_, err := r.load.Pool().Exec(ctx,
+	_, err := r.Load.Pool().Exec(ctx,
 		"INSERT INTO outbox.messages (topic, key, payload, deliver_at) VALUES ($1, $2, $3, now() + interval '1 hour')",
 		r.topic, string(key), []byte(rig.Poison))
 	if err != nil {
@@ -222,7 +214,7 @@ func writeLongKey(ctx context.Context, r *run) (undo, error) {
 // forgeMessages writes to the log what a relay might take for a message. Any role can do that.
 func forgeMessages(ctx context.Context, r *run) (undo, error) {
 	for range 5 {
-		_, err := r.load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))
+		_, err := r.Load.Pool().Exec(ctx, "SELECT pg_logical_emit_message(true, 'outbox', $1::bytea)", check.Encode(nil, 0, 1<<40, 200))
 		if err != nil {
 			return nil, err
 		}

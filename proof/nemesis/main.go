@@ -196,19 +196,19 @@ func (r result) String() string {
 		verdict = "BAD"
 	}
 	fmt.Fprintf(&b, "seed %d  %-27s %d relays  %-5s  %s  %5.1fs  committed %d",
-		r.seed, r.system, r.relays, r.broker, verdict, r.took.Seconds(), r.truth.Committed)
+		r.seed, r.system, r.relays, r.broker, verdict, r.took.Seconds(), r.Truth.Committed)
 	if r.groups > 1 {
 		fmt.Fprintf(&b, " in %d shard groups", r.groups)
 	}
-	if r.truth.Erased > 0 {
-		fmt.Fprintf(&b, " (%d more erased by the promotion)", r.truth.Erased)
+	if r.Truth.Erased > 0 {
+		fmt.Fprintf(&b, " (%d more erased by the promotion)", r.Truth.Erased)
 	}
-	if r.truth.Gone > 0 {
-		fmt.Fprintf(&b, " (%d gone with the topic)", r.truth.Gone)
+	if r.Truth.Gone > 0 {
+		fmt.Fprintf(&b, " (%d gone with the topic)", r.Truth.Gone)
 	}
-	fmt.Fprintf(&b, "  duplicates %d of at most %d  ", r.report.Duplicated, r.allowed)
+	fmt.Fprintf(&b, "  duplicates %d of at most %d  ", r.Report.Duplicated, r.allowed)
 	if !r.promised {
-		fmt.Fprintf(&b, "inverted %d (no order is promised)  ", r.report.Inverted)
+		fmt.Fprintf(&b, "inverted %d (no order is promised)  ", r.Report.Inverted)
 	}
 	for _, f := range r.faults {
 		fmt.Fprintf(&b, " [%s: %.1fs]", f.kind, f.recovery.Seconds())

@@ -46,14 +46,10 @@ type run struct {
 	pooled bool // whether writers use a pooler; one of the relays always does
 	groups int  // shard groups
 
-	database string
-	topic    string
-	target   rig.Target
-	relays   []*rig.Relay
-	load     *rig.Load
-	losses   rig.Losses
-	checker  *check.Checker
-	extra    int // duplicates explained by a promotion, in addition to messages in flight
+	*rig.History // nil until it is set up
+	database     string
+	topic        string
+	extra        int // duplicates explained by a promotion, in addition to messages in flight
 
 	mu    sync.Mutex
 	began time.Time
@@ -65,16 +61,14 @@ type run struct {
 
 // result is the result of a run.
 type result struct {
-	seed        uint64
-	system      string
-	relays      int
-	promised    bool // the order of keys
-	broker      string
-	groups      int // shard groups
-	faults      []injected
-	truth       rig.Truth
-	delivered   int64 // by the database's count
-	report      check.Report
+	seed     uint64
+	system   string
+	relays   int
+	promised bool // the order of keys
+	broker   string
+	groups   int // shard groups
+	faults   []injected
+	rig.Verdict
 	allowed     int // duplicates
 	took        time.Duration
 	err         error // why the run is bad; nil: all promises were kept
@@ -92,7 +86,7 @@ type injected struct {
 // newRun returns a run with the faults of its seed, or with one kind only.
 func newRun(seed uint64, o options, s *site, binary, dir string) *run {
 	rng := rand.New(rand.NewPCG(seed, 0x6e656d65736973))
-	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, checker: check.New(check.Config{}), began: time.Now()}
+	r := &run{seed: seed, site: s, binary: binary, dir: dir, rng: rng, began: time.Now()}
 	r.system, r.number = systemOf(seed, o.strategy)
 	r.broker, r.pooled, r.groups = brokerOf(seed), seed%4 < 2, r.system.groupsOf(seed)
 	if r.system.Log && r.system.Default() && seed%2 == 1 {
@@ -139,21 +133,32 @@ func (r *run) do(ctx context.Context) (res result) {
 		res.err = fmt.Errorf("set up: %w", res.err)
 		return res
 	}
-	r.load.Start()
 	if _, err := r.flows(ctx, flowWithin); err != nil {
 		res.err = fmt.Errorf("before any fault: %w", err)
 		return res
 	}
 	for _, f := range r.faults {
-		recovery, err := r.inject(ctx, f)
-		res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
-		res.allowed += f.repeats * r.system.repeats() * r.groups
-		if err != nil {
-			res.err = fmt.Errorf("%s: %w", f.kind, err)
-			return res
-		}
+		r.Faults = append(r.Faults, func(ctx context.Context) error {
+			recovery, err := r.inject(ctx, f)
+			res.faults = append(res.faults, injected{f.kind, f.repeats, recovery})
+			res.allowed += f.repeats * r.system.repeats() * r.groups
+			if err != nil {
+				err = fmt.Errorf("%s: %w", f.kind, err)
+			}
+			return err
+		})
 	}
-	res.err = r.settle(ctx, &res)
+	verdict, err := r.Run(ctx)
+	if err != nil {
+		res.err = err
+		return res
+	}
+	res.Verdict = verdict
+	res.allowed += r.extra
+	res.err = verdict.Broken(rig.Promise{Ordered: res.promised, Repeats: uint64(res.allowed)})
+	if verdict.Truth.Committed < enough {
+		res.err = errors.Join(res.err, fmt.Errorf("only %d messages were committed: the run had no load", verdict.Truth.Committed))
+	}
 	return res
 }
 
@@ -169,28 +174,18 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if r.database, err = r.site.database(ctx); err != nil {
 		return err
 	}
-	var proxy *testnet.Proxy
-	if r.broker == "nats" {
-		r.target, proxy = rig.NATSTopic{URL: r.site.nats.URL(), Topic: r.topic}, r.site.toNATS
-	} else {
-		r.target, proxy = rig.KafkaTopic{Addr: r.site.kafka.Addr(), Topic: r.topic, ExactlyOnce: r.system.exactlyOnce}, r.site.toKafka
-	}
-	if err := r.target.Create(ctx); err != nil {
-		return err
+	var target rig.Target = rig.NATSTopic{URL: r.site.nats.URL(), Topic: r.topic}
+	if r.broker == "kafka" {
+		target = rig.KafkaTopic{Addr: r.site.kafka.Addr(), Topic: r.topic, ExactlyOnce: r.system.exactlyOnce}
 	}
 	oversize := 0
 	if slices.ContainsFunc(r.faults, func(f fault) bool { return f.kind == oversizeMessages }) {
 		oversize = 50
 	}
-	r.load, err = rig.NewLoad(ctx, rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled),
-		Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
-		Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20, Table: r.system.Load()})
-	if err != nil {
-		return err
-	}
+	_, proxy := r.brokerServer()
+	var configs []string
 	for i := range r.number {
-		name := fmt.Sprint("relay-", i+1)
-		relay, err := rig.StartRelay(r.binary, r.dir, name, fmt.Sprintf(`name: %s
+		configs = append(configs, fmt.Sprintf(`name: %s
 database: {url: %q}
 http: {listen: ""}
 retention: {interval: 1s}
@@ -200,19 +195,20 @@ destinations:
     lease: %s
     shard_groups: %d
 %s    delivery: {max_in_flight: %d, batch: %d, backoff: {initial: 20ms}}
-`, name, r.site.relayURL(r.database, i == 1 && !r.system.Log), r.topic, r.target.YAML(proxy.Addr()), lease, r.groups,
+`, rig.RelayName(i), r.site.relayURL(r.database, i == 1 && !r.system.Log), r.topic, target.YAML(proxy.Addr()), lease, r.groups,
 			r.system.Destination(r.database, "    "), maxInFlight, maxInFlight/4))
-		if err != nil {
-			return err
-		}
-		r.relays = append(r.relays, relay)
 	}
-	for _, relay := range r.relays {
-		if err := relay.Up(ctx, flowWithin); err != nil {
-			return err
-		}
+	r.History, err = rig.Scenario{
+		Workload: rig.LoadConfig{URL: r.site.writerURL(r.database, r.pooled),
+			Direct: r.site.pg.URL(r.database), Topic: r.topic, Keys: keys, Writers: 3, Pause: 2 * time.Millisecond,
+			Seed: r.seed, Big: rig.MaxMessage + 50_000, BigOneIn: oversize, Dies: 20, Table: r.system.Load()},
+		Target: target, Binary: r.binary, Dir: r.dir, Configs: configs, Until: r.endWriting,
+		Starts: flowWithin, Within: drainWithin,
+	}.Open(ctx)
+	if err != nil {
+		return err
 	}
-	return nil
+	return r.Start(ctx)
 }
 
 // supervise restarts poolers that end by themselves: PgBouncer 1.18 ends when a client goes away while its request to
@@ -278,11 +274,11 @@ func (r *run) inject(ctx context.Context, f fault) (time.Duration, error) {
 
 // flows waits until everything is settled that was committed when it was called.
 func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, error) {
-	took, err := r.load.Flows(ctx, within)
+	took, err := r.Load.Flows(ctx, within)
 	if err == nil || ctx.Err() != nil {
 		return took, err
 	}
-	for _, relay := range r.relays {
+	for _, relay := range r.Relays {
 		if !relay.Running() {
 			err = fmt.Errorf("%w\nrelay %s does not run; its log ends with:\n%s", err, relay.Name, relay.Log())
 		}
@@ -291,91 +287,38 @@ func (r *run) flows(ctx context.Context, within time.Duration) (time.Duration, e
 }
 
 // owner waits for a relay that holds the lease, or some of the leases, and returns it.
-func (r *run) owner(ctx context.Context) (*rig.Relay, error) {
-	deadline := time.Now().Add(flowWithin)
-	for {
-		name, err := r.load.Owner(ctx)
-		if i := slices.IndexFunc(r.relays, func(relay *rig.Relay) bool { return relay.Name == name }); err == nil && i >= 0 {
-			return r.relays[i], nil
+func (r *run) owner(ctx context.Context) (owner *rig.Relay, err error) {
+	err = rig.Until(ctx, flowWithin, 5*time.Millisecond, "somebody has the lease", func() (bool, error) {
+		name, err := r.Load.Owner(ctx)
+		if i := slices.IndexFunc(r.Relays, func(relay *rig.Relay) bool { return relay.Name == name }); err == nil && i >= 0 {
+			owner = r.Relays[i]
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("nobody took the lease for %v: %w", flowWithin, err)
-		}
-		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
-			return nil, err
-		}
-	}
+		return owner != nil, nil
+	})
+	return owner, err
 }
 
-// settle ends the writers, waits until everything is delivered, ends the relays regularly, and judges.
-func (r *run) settle(ctx context.Context, res *result) error {
-	for deadline := time.Now().Add(10 * time.Second); r.load.Committed() < enough && time.Now().Before(deadline); {
-		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+// endWriting ends the writers.
+func (r *run) endWriting(ctx context.Context) error {
+	err := rig.Until(ctx, 10*time.Second, 20*time.Millisecond, "there is a load", func() (bool, error) {
+		return r.Load.Committed() >= enough, nil
+	})
+	if err != nil && !errors.Is(err, rig.ErrInVain) { // else the verdict says it
+		return err
 	}
 	r.background.Wait()
-	r.load.Stop()
+	r.Load.Stop()
 	r.note("the writers have stopped")
-	if err := r.readKept(ctx); err != nil {
-		return err
-	}
-	verdict, err := r.load.Judge(ctx, r.target, r.checker, r.losses, drainWithin, r.stopRelays)
-	if err != nil {
-		return err
-	}
-	res.truth, res.report, res.delivered = verdict.Truth, verdict.Report, verdict.Delivered
-	res.allowed += r.extra
-	return judge(res, verdict.Held)
-}
-
-// stopRelays ends the relays regularly. They must all still be running, whatever has happened to them.
-func (r *run) stopRelays() error {
-	r.note("the relays are told to stop")
-	var errs []error
-	for _, relay := range r.relays {
-		if !relay.Running() {
-			errs = append(errs, fmt.Errorf("relay %s has ended by itself; its log ends with:\n%s", relay.Name, relay.Log()))
-			continue
-		}
-		errs = append(errs, relay.Stop(time.Minute))
-	}
-	return errors.Join(errs...)
-}
-
-// judge compares what was found with what was promised.
-func judge(res *result, held int) error {
-	var faults []error
-	report := res.report
-	if !res.promised {
-		report.Inverted = 0
-	}
-	if !report.OK() {
-		faults = append(faults, fmt.Errorf("the promises are broken: %v", report))
-	}
-	if report.Duplicated > uint64(res.allowed) {
-		faults = append(faults,
-			fmt.Errorf("%d duplicates, of which at most %d were in flight at the faults", report.Duplicated, res.allowed))
-	}
-	if res.truth.Committed < enough {
-		faults = append(faults, fmt.Errorf("only %d messages were committed: the run had no load", res.truth.Committed))
-	}
-	if report.DeadLettered != uint64(res.truth.Big) {
-		faults = append(faults, fmt.Errorf("%d dead letters, but %d messages are too large", report.DeadLettered, res.truth.Big))
-	}
-	if held > 0 {
-		faults = append(faults, fmt.Errorf("%d messages are held after everything was delivered", held))
-	}
-	return errors.Join(faults...)
+	return r.readKept(ctx)
 }
 
 // readKept records with which messages the topic begins that replaced a deleted one.
 func (r *run) readKept(ctx context.Context) error {
-	if r.losses.Emptied.IsZero() {
+	if r.Losses.Emptied.IsZero() {
 		return nil
 	}
 	// Messages that were committed before the topic came back may still be in flight.
-	r.losses.Kept = make(map[uint32]uint64)
+	r.Losses.Kept = make(map[uint32]uint64)
 	if err := r.idle(ctx); err != nil {
 		return err
 	}
@@ -383,13 +326,13 @@ func (r *run) readKept(ctx context.Context) error {
 		return nil // a later message of a key may have been lost with the topic before an earlier one was sent
 	}
 	numbers := make(map[uint32][]uint64)
-	err := rig.ReadAll(ctx, r.target, func(payload []byte) {
+	err := rig.ReadAll(ctx, r.Target, func(payload []byte) {
 		if name, err := check.Decode(rig.Unwrap(payload)); err == nil {
 			numbers[name.Key] = append(numbers[name.Key], name.Seq)
 		}
 	})
 	for key, all := range numbers {
-		r.losses.Kept[key] = rig.Begins(all)
+		r.Losses.Kept[key] = rig.Begins(all)
 	}
 	return err
 }
@@ -398,40 +341,34 @@ func (r *run) readKept(ctx context.Context) error {
 func (r *run) idle(ctx context.Context) error {
 	var last int64
 	since := time.Now()
-	for deadline := time.Now().Add(drainWithin); time.Since(since) < 2*time.Second && time.Now().Before(deadline); {
-		n, err := r.load.Delivered(ctx)
-		if err != nil {
-			return err
-		}
+	err := rig.Until(ctx, drainWithin, 20*time.Millisecond, "the cursor rests", func() (bool, error) {
+		n, err := r.Load.Delivered(ctx)
 		if n != last {
 			last, since = n, time.Now()
 		}
-		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
+		return time.Since(since) >= 2*time.Second, err
+	})
+	if errors.Is(err, rig.ErrInVain) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // tearDown ends what the run has started and removes what it has created.
 func (r *run) tearDown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	var errs []error
-	for _, relay := range r.relays {
-		errs = append(errs, relay.Kill())
-	}
 	for _, undo := range slices.Backward(r.cleanup) {
 		undo()
 	}
-	if r.load != nil {
-		r.load.Stop()
+	var errs []error
+	if r.History != nil {
+		errs = append(errs, r.Close())
 		r.background.Wait()
-		r.load.Close()
 	}
 	errs = append(errs, r.site.heal(ctx))
-	if r.target != nil {
-		errs = append(errs, r.target.Delete(ctx))
+	if r.History != nil {
+		errs = append(errs, r.Target.Delete(ctx))
 	}
 	if r.database != "" {
 		errs = append(errs, r.site.dropDatabase(ctx, r.database))
@@ -447,12 +384,4 @@ func (r *run) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fmt.Fprintf(r.story, "%8.3fs  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// restart starts a relay that has ended.
-func restart(ctx context.Context, relay *rig.Relay) error {
-	if err := relay.Start(); err != nil {
-		return err
-	}
-	return relay.Up(ctx, flowWithin)
 }

@@ -120,33 +120,18 @@ func (s *site) forward() {
 
 // reviveDatabase returns when PostgreSQL answers. It restarts a server that has given up, as an operator would.
 func (s *site) reviveDatabase(ctx context.Context) error {
-	for deadline := time.Now().Add(drainWithin); ; {
+	return rig.Until(ctx, drainWithin, 20*time.Millisecond, "PostgreSQL answers", func() (answers bool, err error) {
 		if !s.pg.Running() {
-			if err := s.pg.Restart(ctx); err != nil {
-				return err
-			}
+			err = s.pg.Restart(ctx)
 		}
-		err := s.askDatabase(ctx)
-		if err == nil {
-			return nil
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		conn, refused := pgx.Connect(asking, s.pg.URL("postgres"))
+		if refused == nil {
+			refused = conn.Close(asking)
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("PostgreSQL does not come back: %w", err)
-		}
-		if err := rig.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *site) askDatabase(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.pg.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	return conn.Close(ctx)
+		return refused == nil, err
+	})
 }
 
 // promote makes a standby the primary for new connections.

@@ -20,17 +20,17 @@ func summarise(out io.Writer, results []result) {
 		for _, f := range r.faults {
 			recoveries[f.kind] = append(recoveries[f.kind], f.recovery)
 		}
-		committed += uint64(r.truth.Committed)
-		erased += uint64(r.truth.Erased)
-		gone += uint64(r.truth.Gone)
-		delivered += r.report.Delivered
-		duplicates += r.report.Duplicated
-		lost += r.report.Lost
-		phantom += r.report.Phantom
+		committed += uint64(r.Truth.Committed)
+		erased += uint64(r.Truth.Erased)
+		gone += uint64(r.Truth.Gone)
+		delivered += r.Report.Delivered
+		duplicates += r.Report.Duplicated
+		lost += r.Report.Lost
+		phantom += r.Report.Phantom
 		if r.promised {
-			inverted += r.report.Inverted
+			inverted += r.Report.Inverted
 		} else {
-			unpromised += r.report.Inverted
+			unpromised += r.Report.Inverted
 		}
 		n := of[r.system]
 		n[0]++

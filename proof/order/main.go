@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/command"
 	"github.com/pgoutbox/outbox/proof/rig"
@@ -76,6 +78,9 @@ func order(ctx context.Context, args []string, out io.Writer) (err error) {
 	var mu sync.Mutex
 	bad := 0
 	runOne := func(c seeds.Case) {
+		if ctx.Err() != nil {
+			return
+		}
 		result, err := run(ctx, pg, o.binary, dir, c)
 		if ctx.Err() != nil {
 			return
@@ -95,32 +100,20 @@ func order(ctx context.Context, args []string, out io.Writer) (err error) {
 			fmt.Fprintf(out, "BROKEN: %v: %v\n%s", c, err, result.Log)
 		}
 	}
-	var workers sync.WaitGroup
-	for _, lane := range []struct {
-		workers int
-		mine    func(seeds.Case) bool
-	}{
-		{o.paced, func(c seeds.Case) bool { return c.Workload == seeds.Trickle }},
-		{o.fast, func(c seeds.Case) bool { return c.Workload != seeds.Trickle }},
-	} {
-		todo := make(chan seeds.Case, len(cases))
-		for _, c := range cases {
-			if lane.mine(c) {
-				todo <- c
-			}
-		}
-		close(todo)
-		for range lane.workers {
-			workers.Go(func() {
-				for c := range todo {
-					if ctx.Err() == nil {
-						runOne(c)
-					}
+	var lanes sync.WaitGroup
+	for _, paced := range []bool{true, false} {
+		lanes.Go(func() {
+			var workers errgroup.Group
+			workers.SetLimit(map[bool]int{true: o.paced, false: o.fast}[paced])
+			for _, c := range cases {
+				if (c.Workload == seeds.Trickle) == paced {
+					workers.Go(func() error { runOne(c); return nil })
 				}
-			})
-		}
+			}
+			_ = workers.Wait() // runOne counts what is broken
+		})
 	}
-	workers.Wait()
+	lanes.Wait()
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // refused returns what Helm says instead of rendering the chart.
@@ -258,7 +259,7 @@ func TestTheChartRunsRelaysOfSeveralDatabases(t *testing.T) {
 		}
 	}
 	// The program knows the flags.
-	run(t, t.TempDir(), nil, binary(t), "migrate", "grants", "--relay=outbox", "--viewer=grafana", "--writer=w", "--consumer=c")
+	run(t, t.TempDir(), nil, rigtest.Binary(t), "migrate", "grants", "--relay=outbox", "--viewer=grafana", "--writer=w", "--consumer=c")
 }
 
 // validateSeveral checks that a Deployment mounts what a configuration of several databases names, that nothing in its

@@ -17,6 +17,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/child"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // image is what the image tells those who run it.
@@ -44,7 +45,7 @@ func built(t *testing.T) (image, string) {
 		t.Fatal(err, "install ca-certificates")
 	}
 	file(t, authorities, stage, "etc/ssl/certs/ca-certificates.crt")
-	if err := os.Chmod(file(t, read(t, binary(t)), stage, "src/bin/outbox"), 0o755); err != nil {
+	if err := os.Chmod(file(t, read(t, rigtest.Binary(t)), stage, "src/bin/outbox"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	buildah := func(args ...string) string {

@@ -1,51 +1,18 @@
 package packages
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
-	"github.com/pgoutbox/outbox/internal/servers"
-	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // top is the folder with everything.
 const top = "../.."
 
-var folder string // of what all tests share
-
-func TestMain(m *testing.M) {
-	code, err := main(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func main(m *testing.M) (code int, err error) {
-	if folder, err = os.MkdirTemp("", "outbox-packages-"); err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(folder)
-	return servers.Run(m), nil
-}
-
-var build = sync.OnceValues(func() (string, error) { return rig.Build(context.Background(), folder) })
-
-// binary returns the path of the program as it is released.
-func binary(t *testing.T) string {
-	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+func TestMain(m *testing.M) { os.Exit(rigtest.Run(m)) }
 
 // run runs a program to its end and returns what it writes to standard output.
 func run(t *testing.T, dir string, env []string, name string, args ...string) string {
@@ -88,5 +55,5 @@ func read(t *testing.T, path ...string) []byte {
 // validate has the program check a configuration.
 func validate(t *testing.T, config string, env ...string) {
 	t.Helper()
-	run(t, t.TempDir(), env, binary(t), "config", "validate", "--config", config)
+	run(t, t.TempDir(), env, rigtest.Binary(t), "config", "validate", "--config", config)
 }

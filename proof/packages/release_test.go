@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // released releases what is committed, from a copy of it in a folder, for this kind of machine alone, and returns the
@@ -75,7 +76,7 @@ func TestAReleaseHasTheSameBytesTwiceAndWhatItShould(t *testing.T) {
 		}
 		return found
 	}
-	if got, want := settings(filepath.Join(unpacked, "outbox")), settings(binary(t)); !maps.Equal(got, want) {
+	if got, want := settings(filepath.Join(unpacked, "outbox")), settings(rigtest.Binary(t)); !maps.Equal(got, want) {
 		t.Errorf("it is built with %v, and make build builds with %v", got, want)
 	}
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -32,9 +33,10 @@ func TestShellsCompleteDestinationsAndTopics(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		file(t, []byte(run(t, "", nil, binary(t), "completion", shell)), dir, shell)
+		file(t, []byte(run(t, "", nil, rigtest.Binary(t), "completion", shell)), dir, shell)
 	}
-	env := []string{"OUTBOX_DATABASE_URL=" + database, "PATH=" + filepath.Dir(binary(t)) + ":/usr/bin:/bin", "HOME=" + dir, "TERM=dumb"}
+	path := filepath.Dir(rigtest.Binary(t)) + ":/usr/bin:/bin"
+	env := []string{"OUTBOX_DATABASE_URL=" + database, "PATH=" + path, "HOME=" + dir, "TERM=dumb"}
 	library := servers.Tool(t, "bash-completion")
 	for _, c := range []struct {
 		typed string
@@ -80,7 +82,7 @@ var harmless = regexp.MustCompile(`missing date|input text line longer`)
 func TestTheManualsPagesAreSound(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	run(t, "", nil, binary(t), "man", dir)
+	run(t, "", nil, rigtest.Binary(t), "man", dir)
 	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))
 	if err != nil || len(pages) < 40 {
 		t.Fatalf("%d pages, %v", len(pages), err)

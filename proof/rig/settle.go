@@ -30,21 +30,12 @@ func (l *Load) Owner(ctx context.Context) (name string, err error) {
 func (l *Load) Flows(ctx context.Context, within time.Duration) (time.Duration, error) {
 	began := time.Now()
 	mark, drawn := "", false
-	for {
-		passed, err := l.passed(ctx, &mark, &drawn)
-		if passed {
-			return time.Since(began), nil
-		}
-		if time.Since(began) > within {
-			if err == nil {
-				err = errors.New("the database answers")
-			}
-			return within, fmt.Errorf("what was committed %v ago is not delivered: %w", within, err)
-		}
-		if err := Pause(ctx, 5*time.Millisecond); err != nil {
-			return 0, err
-		}
-	}
+	var failed error // the last look
+	err := Until(ctx, within, 5*time.Millisecond, "what was committed is delivered", func() (passed bool, _ error) {
+		passed, failed = l.passed(ctx, &mark, &drawn)
+		return passed, nil
+	})
+	return time.Since(began), errors.Join(err, failed)
 }
 
 // passed reports whether what was committed at the mark is settled, and takes the mark if there is none.
@@ -67,6 +58,35 @@ type Verdict struct {
 	Held   int // messages that are held although everything is over
 	// Delivered is how many messages the database says were delivered.
 	Delivered int64
+}
+
+// Promise is what a verdict is held to.
+type Promise struct {
+	Ordered bool   // keys have an order
+	Repeats uint64 // how many messages may come again
+}
+
+// Broken returns what was promised and not kept. Dead letters are right for messages that no broker takes, and for them
+// alone.
+func (v Verdict) Broken(p Promise) error {
+	var faults []error
+	report := v.Report
+	if !p.Ordered {
+		report.Inverted = 0
+	}
+	if !report.OK() {
+		faults = append(faults, fmt.Errorf("the promises are broken: %v", report))
+	}
+	if report.Duplicated > p.Repeats {
+		faults = append(faults, fmt.Errorf("%d duplicates, of which at most %d were in flight at the faults", report.Duplicated, p.Repeats))
+	}
+	if report.DeadLettered != uint64(v.Truth.Big) {
+		faults = append(faults, fmt.Errorf("%d dead letters, but %d messages are too large", report.DeadLettered, v.Truth.Big))
+	}
+	if v.Held > 0 {
+		faults = append(faults, fmt.Errorf("%d messages are held after everything was delivered", v.Held))
+	}
+	return errors.Join(faults...)
 }
 
 // Judge ends the writers, waits until everything that they committed is at the target or a dead letter,
@@ -117,17 +137,14 @@ func (l *Load) Judge(ctx context.Context, target Target, checker *check.Checker,
 // held waits until no message is held, and returns how many are after that time. The relays still run: one whose lease
 // ends while it drains leaves what it had in flight to the next one, by right.
 func (l *Load) held(ctx context.Context, within time.Duration) (n int, err error) {
-	for deadline := time.Now().Add(within); ; {
-		if err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&n); err != nil {
-			return n, fmt.Errorf("count the holds: %w", err)
-		}
-		if n == 0 || time.Now().After(deadline) {
-			return n, nil
-		}
-		if err := Pause(ctx, 10*time.Millisecond); err != nil {
-			return n, err
-		}
+	err = Until(ctx, within, 10*time.Millisecond, "nothing is held", func() (bool, error) {
+		err := l.Pool().QueryRow(ctx, l.cfg.Table.Held).Scan(&n)
+		return n == 0, err
+	})
+	if errors.Is(err, ErrInVain) {
+		err = nil
 	}
+	return n, err
 }
 
 // readDead tells the checker of the dead letters, of which only messages that are too large may be.
@@ -176,6 +193,25 @@ func (l *Load) CommittedAt(name check.ID) (time.Time, bool) {
 	}
 	m := a.attempts[name.Seq-1]
 	return m.at, m.outcome == committed
+}
+
+// ErrInVain means that something did not come true in time.
+var ErrInVain = errors.New("waited in vain")
+
+// Until calls reached, with pauses, until it is true or fails. When that takes longer than within, the error wraps
+// [ErrInVain] and says what was waited for.
+func Until(ctx context.Context, within, pause time.Duration, what string, reached func() (bool, error)) error {
+	for deadline := time.Now().Add(within); ; {
+		if ok, err := reached(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w for %v until %s", ErrInVain, within, what)
+		}
+		if err := Pause(ctx, pause); err != nil {
+			return err
+		}
+	}
 }
 
 // Pause waits for d, or returns the error of ctx when ctx ends.

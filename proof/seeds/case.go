@@ -1,9 +1,11 @@
 package seeds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,7 +45,7 @@ type Case struct {
 
 // Result is what a case showed.
 type Result struct {
-	Report check.Report
+	rig.Verdict
 	Killed int
 	Took   time.Duration
 	Log    string // the ends of the relays' logs
@@ -55,20 +57,11 @@ func (c Case) String() string {
 
 // Broken returns what was promised and not kept.
 func (c Case) Broken(r Result) error {
-	broken := func(n uint64, what string) error {
-		if n == 0 {
-			return nil
-		}
-		return fmt.Errorf("%d %s: %v", n, what, r.Report)
+	promise := rig.Promise{Ordered: c.Ordered, Repeats: uint64(r.Killed * c.Repeats)}
+	if r.Killed > 0 && c.Repeats == 0 {
+		promise.Repeats = math.MaxUint64
 	}
-	errs := []error{broken(r.Report.Lost, "lost"), broken(r.Report.Phantom, "phantom"), broken(r.Report.DeadLettered, "dead")}
-	if c.Ordered {
-		errs = append(errs, broken(r.Report.Inverted, "inverted"))
-	}
-	if r.Report.Duplicated > uint64(r.Killed*c.Repeats) && (r.Killed == 0 || c.Repeats > 0) {
-		errs = append(errs, broken(r.Report.Duplicated, "duplicated"))
-	}
-	return errors.Join(errs...)
+	return r.Verdict.Broken(promise)
 }
 
 const (
@@ -82,204 +75,113 @@ const (
 // Run has a case happen on an empty database, with relays that are processes and keep their logs in dir. It returns an
 // error if the case could not be judged, or if rows or messages are not as they should be; what was promised besides,
 // [Case.Broken] tells.
-func (c Case) Run(ctx context.Context, binary, dir, url string) (_ Result, err error) {
+func (c Case) Run(ctx context.Context, binary, dir, url string) (result Result, err error) {
 	began := time.Now()
 	checker := check.New(check.Config{})
-	keys := max(20, c.Messages/50)
-	cfg := rig.LoadConfig{URL: url, Topic: c.Topic, Keys: keys, Writers: 3, Seed: c.Seed, Messages: c.Messages, Table: c.Load()}
-	if cfg.Topic == "" {
-		cfg.Topic = "events"
-	}
+	work := rig.LoadConfig{URL: url, Topic: cmp.Or(c.Topic, "events"), Keys: max(20, c.Messages/50),
+		Writers: 3, Seed: c.Seed, Messages: c.Messages, Table: c.Load()}
 	if c.Workload == Trickle {
-		cfg.Rate = c.Rate
+		work.Rate = c.Rate
 	}
-	load, err := rig.NewLoad(ctx, cfg)
+	sink, err := openSink(&sink{destination: checker.Destination("default"), topic: work.Topic, system: c.System})
 	if err != nil {
-		return Result{}, err
-	}
-	defer load.Close()
-	sink, err := openSink(&sink{destination: checker.Destination("default"), topic: cfg.Topic, system: c.System})
-	if err != nil {
-		return Result{}, err
+		return result, err
 	}
 	defer func() { err = errors.Join(err, sink.close()) }()
-	broker := fmt.Sprintf("{grpc: {target: %q}}", sink.address)
+	var target rig.Target = sink
 	if c.Target != nil {
-		broker = c.Target.YAML(c.Broker)
-		reader, err := c.Target.Read(ctx)
-		if err != nil {
-			return Result{}, err
-		}
-		stop := follow(ctx, reader, sink.destination)
-		defer func() { err = errors.Join(err, stop()) }()
+		target = c.Target
 	}
-
-	load.Start()
-	if c.Workload == Backlog {
-		if err := load.Wait(patience); err != nil {
-			return Result{}, err
-		}
+	scenario := rig.Scenario{Workload: work, Backlog: c.Workload == Backlog, Target: target, Checker: checker,
+		Binary: binary, Dir: filepath.Join(dir, databaseOf(url)), Starts: patience,
+		Within: patience + time.Duration(c.Messages)*10*time.Millisecond}
+	if err := os.MkdirAll(scenario.Dir, 0o700); err != nil {
+		return result, err
 	}
-	var relays []*rig.Relay
-	defer func() {
-		for _, r := range relays {
-			err = errors.Join(err, r.Kill())
-		}
-		if err != nil {
-			for _, r := range relays {
-				err = fmt.Errorf("%w\n%s: %s", err, r.Name, r.Log())
-			}
-		}
-	}()
 	for i := range c.Relays {
-		r, err := c.start(binary, dir, url, broker, i)
+		scenario.Configs = append(scenario.Configs, c.config(rig.RelayName(i), url, target.YAML(c.Broker)))
+	}
+	h, err := scenario.Open(ctx)
+	defer func() {
+		err = errors.Join(err, h.Close())
+		for _, r := range h.Relays {
+			result.Log += r.Name + ": " + r.Log() + "\n"
+		}
 		if err != nil {
-			return Result{}, err
-		}
-		relays = append(relays, r)
-	}
-
-	for _, r := range relays {
-		if err := r.Up(ctx, patience); err != nil {
-			return Result{}, err
-		}
-	}
-	var result Result
-	progress := func(done func(check.Counts) bool) error {
-		err := until(ctx, func() (bool, uint64, error) {
-			counts := checker.Counts()
-			return done(counts), counts.Delivered + counts.Duplicated, nil
-		})
-		if errors.Is(err, errStill) {
-			err = fmt.Errorf("what was committed does not come: %w: %v", err, checker.Report())
-		}
-		return err
-	}
-	for ; result.Killed < c.Kills; result.Killed++ {
-		at := uint64((result.Killed + 1) * c.Messages / (c.Kills + 1))
-		if err := progress(func(n check.Counts) bool { return n.Delivered >= at }); err != nil {
-			return result, err
-		}
-		victim := relays[result.Killed%len(relays)]
-		if err := errors.Join(victim.Kill(), victim.Start(), victim.Up(ctx, patience)); err != nil {
-			return result, err
-		}
-	}
-	if err := load.Wait(patience); err != nil {
-		return result, err
-	}
-	if _, err := load.Tell(ctx, checker, rig.Losses{}); err != nil {
-		return result, err
-	}
-	if err := progress(func(n check.Counts) bool { return n.Outstanding == 0 }); err != nil {
-		return result, err
-	}
-	// What a relay that was killed had delivered and not settled, its successor finds in the table and delivers again.
-	if result.Killed > 0 {
-		if err := until(ctx, func() (bool, uint64, error) {
-			unlike, err := c.unlike(ctx, load)
-			return unlike == 0, unlike, err
-		}); err != nil {
-			return result, errors.Join(err, c.inspect(ctx, load))
-		}
-	}
-	for _, r := range relays { // in good order, so that what was accepted is settled
-		if err := r.Stop(time.Minute); err != nil {
-			return result, err
-		}
-	}
-	result.Report, result.Took = checker.Report(), time.Since(began)
-	for _, r := range relays {
-		result.Log += r.Name + ": " + r.Log() + "\n"
-	}
-	return result, errors.Join(sink.complaints(), c.inspect(ctx, load))
-}
-
-// errStill means that nothing has happened for too long.
-var errStill = fmt.Errorf("nothing has happened for %v", patience)
-
-// until waits until it is done, for as long as what is seen changes now and then.
-func until(ctx context.Context, look func() (done bool, seen uint64, err error)) error {
-	last, at := uint64(0), time.Now()
-	for {
-		done, seen, err := look()
-		if done || err != nil {
-			return err
-		}
-		if seen != last {
-			last, at = seen, time.Now()
-		}
-		if time.Since(at) > patience {
-			return errStill
-		}
-		if err := rig.Pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-// follow tells a destination of what comes to a target, until stop is called.
-func follow(ctx context.Context, reader rig.Reader, to *check.Destination) (stop func() error) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		defer reader.Close()
-		for {
-			payloads, err := reader.Next(ctx)
-			for _, p := range payloads {
-				_, _ = to.Payload(rig.Unwrap(p)) // what doesn't decode is counted
-			}
-			if err != nil || ctx.Err() != nil {
-				if ctx.Err() != nil {
-					err = nil
-				}
-				ended <- err
-				return
-			}
+			err, result.Log = fmt.Errorf("%w\n%s", err, result.Log), ""
 		}
 	}()
-	return func() error { cancel(); return <-ended }
+	if err == nil {
+		err = h.Start(ctx)
+	}
+	if err != nil {
+		return result, err
+	}
+	for i := range c.Kills {
+		h.Faults = append(h.Faults, func(ctx context.Context) error {
+			if err := grown(ctx, target, (i+1)*c.Messages/(c.Kills+1)); err != nil {
+				return fmt.Errorf("%w: %v", err, checker.Report())
+			}
+			result.Killed++
+			victim := h.Relays[i%len(h.Relays)]
+			return errors.Join(victim.Kill(), h.Restart(ctx, victim))
+		})
+	}
+	verdict, err := h.Run(ctx)
+	if err != nil {
+		return result, err
+	}
+	result.Verdict, result.Took = verdict, time.Since(began)
+	return result, errors.Join(sink.complaints(), c.inspect(ctx, h.Load))
 }
 
-// start starts the relay of that number.
-func (c Case) start(binary, dir, url, broker string, i int) (*rig.Relay, error) {
-	database := url[strings.LastIndexByte(url, '/')+1:]
-	if at := strings.IndexByte(database, '?'); at >= 0 {
-		database = database[:at]
+// grown waits until the target has that many messages, for as long as more come.
+func grown(ctx context.Context, target rig.Target, want int) error {
+	for last := -1; ; {
+		n := last
+		err := rig.Until(ctx, patience, 5*time.Millisecond, "a message comes", func() (bool, error) {
+			var err error
+			n, err = target.Grown(ctx)
+			return n > last || n >= want, err
+		})
+		if err != nil || n >= want {
+			return err
+		}
+		last = n
 	}
-	name := fmt.Sprint("relay-", i+1)
-	folder := filepath.Join(dir, database)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, err
-	}
+}
+
+// config is the configuration of a relay.
+func (c Case) config(name, url, broker string) string {
 	text := fmt.Sprintf(`name: %s
 database: {url: %q}
 http: {listen: ""}
 destinations:
   - name: events
     broker: %s
-%s`, name, url, broker, c.Destination(database, "    ", c.Relays))
+%s`, name, url, broker, c.Destination(databaseOf(url), "    ", c.Relays))
 	if c.Kills > 0 {
 		text += fmt.Sprintf("    lease: %s\n", lease)
 	}
 	if c.Delivery != "" {
 		text += "    delivery: " + c.Delivery + "\n"
 	}
-	return rig.StartRelay(binary, folder, name, text)
+	return text
+}
+
+func databaseOf(url string) string {
+	name, _, _ := strings.Cut(url[strings.LastIndexByte(url, '/')+1:], "?")
+	return name
 }
 
 // inspect looks at the rows, which are to be as their author's code would have left them.
 func (c Case) inspect(ctx context.Context, load *rig.Load) error {
-	unlike, err := c.unlike(ctx, load)
+	var unlike int
+	err := load.Pool().QueryRow(ctx, c.unlikeSQL()).Scan(&unlike)
 	if err == nil && unlike > 0 {
 		err = fmt.Errorf("%d rows are not as their author's code leaves them: %s", unlike, c.unlikeSQL())
 	}
 	return err
-}
-
-func (c Case) unlike(ctx context.Context, load *rig.Load) (n uint64, err error) {
-	err = load.Pool().QueryRow(ctx, c.unlikeSQL()).Scan(&n)
-	return n, err
 }
 
 func (c Case) unlikeSQL() string {

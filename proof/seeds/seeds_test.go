@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/proof/rig"
+	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
 // The doctor says of each table whose it is.
@@ -34,7 +35,7 @@ func TestTheDoctorKnowsEveryTable(t *testing.T) {
 			if err := s.Load().Create(t.Context(), db.Connect()); err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.Command(outboxProgram(t), "doctor",
+			out, err := exec.Command(rigtest.Binary(t), "doctor",
 				"--database-url", db.URL, "--table", s.Table, "-o", "json").CombinedOutput()
 			if err != nil {
 				t.Fatalf("doctor: %v: %s", err, out)
@@ -55,7 +56,7 @@ func TestTheDoctorKnowsEveryTable(t *testing.T) {
 // run has a case happen on a database of its own, and demands what is promised.
 func (c Case) run(t *testing.T, db testdb.DB) Result {
 	t.Helper()
-	result, err := c.Run(t.Context(), outboxProgram(t), t.TempDir(), db.URL)
+	result, err := c.Run(t.Context(), rigtest.Binary(t), t.TempDir(), db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,9 +72,6 @@ func TestSeed2ThroughKafka(t *testing.T) {
 	t.Parallel()
 	kafka, db := servers.TestKafka(t), testdb.New(t)
 	topic := rig.KafkaTopic{Addr: kafka.Addr(), Topic: fmt.Sprint("seed2-", time.Now().UnixNano())}
-	if err := topic.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	Case{System: Find("outbox_event", "advisory"), Workload: Backlog,
 		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: kafka.Addr()}.run(t, db)
 
@@ -131,9 +129,6 @@ func TestSeed3ThroughNATS(t *testing.T) {
 	t.Parallel()
 	server := servers.TestNATS(t)
 	topic := rig.NATSTopic{URL: server.URL(), Topic: fmt.Sprint("seed3-", time.Now().UnixNano()), Window: time.Hour}
-	if err := topic.Create(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	c := Case{System: Find("outbox", "advisory"), Workload: Backlog,
 		Messages: 600, Relays: 2, Kills: 1, Target: topic, Broker: server.Addr()}
 	if again := c.run(t, testdb.New(t)).Report.Duplicated; again > 0 {
@@ -287,7 +282,8 @@ func (w *world) write(key int, seq uint64) {
 func (w *world) start() *rig.Relay {
 	w.t.Helper()
 	c := Case{System: w.System, Relays: 1, Kills: 1, Delivery: w.delivery}
-	r, err := c.start(outboxProgram(w.t), w.dir, w.db.URL, fmt.Sprintf("{grpc: {target: %q}}", w.sink.address), 0)
+	name := rig.RelayName(0)
+	r, err := rig.StartRelay(rigtest.Binary(w.t), w.dir, name, c.config(name, w.db.URL, w.sink.YAML("")))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -47,6 +48,31 @@ func openSink(s *sink) (*sink, error) {
 	outboxpb.RegisterDeliveryServer(s.server, receiver)
 	go func() { s.served <- s.server.Serve(listener) }()
 	return s, nil
+}
+
+// sink is a target that tells of what comes by itself.
+var _ rig.Target = (*sink)(nil)
+
+func (s *sink) YAML(string) string                       { return fmt.Sprintf("{grpc: {target: %q}}", s.address) }
+func (s *sink) Create(context.Context) error             { return nil }
+func (s *sink) Delete(context.Context) error             { return nil }
+func (s *sink) Forbid(context.Context) error             { return errors.ErrUnsupported }
+func (s *sink) Permit(context.Context) error             { return errors.ErrUnsupported }
+func (s *sink) Answers(context.Context) error            { return nil }
+func (s *sink) Read(context.Context) (rig.Reader, error) { return s, nil }
+func (s *sink) AtEnd(context.Context) (bool, error)      { return true, nil }
+func (s *sink) Close()                                   {}
+
+// Next has nothing that the checker wasn't told of.
+func (s *sink) Next(ctx context.Context) ([][]byte, error) {
+	return nil, rig.Pause(ctx, 5*time.Millisecond)
+}
+
+// Grown is how many different messages have come.
+func (s *sink) Grown(context.Context) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids), nil
 }
 
 func (s *sink) close() error {

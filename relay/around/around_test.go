@@ -263,6 +263,8 @@ type once struct {
 }
 
 func (o *once) Acquire(context.Context) (relay.Session, error) { return o, nil }
+func (o *once) Report(relay.State, error)                      {}
+func (o *once) Traits() relay.Traits                           { return relay.Traits{} }
 
 func (o *once) Next(ctx context.Context, _ int) (b relay.Batch, err error) {
 	if b.Deliveries, o.rows = o.rows, nil; b.Deliveries == nil {

@@ -6,6 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
 )
 
 // advisorySession owns the table: one relay reads at a time, and holds an advisory lock while it does.
@@ -20,13 +23,13 @@ func newAdvisory(ctx context.Context, x *session) (relay.Session, error) {
 	if x.pooled != nil {
 		return nil, x.pooled
 	}
-	if err := x.source.awaitLock(ctx, x.conn, x.table.lock(), "another relay holds the table's lock"); err != nil {
+	if err := x.source.awaitLock(ctx, x.conn, x.table.Lock(), "another relay holds the table's lock"); err != nil {
 		return nil, err
 	}
 	s := &advisorySession{x}
 	s.prepare()
 	s.locks()
-	s.begin(s, ping)
+	s.begin(s, link.Ping)
 	return s, nil
 }
 
@@ -36,24 +39,24 @@ func (s *advisorySession) take(ctx context.Context, limit int) ([]relay.Delivery
 	for i := range ds {
 		ds[i].Shard = 0
 	}
-	s.ledger.add(ds, rows, s.table.numbered())
+	s.ledger.Add(ds, rows, s.table.Numbered())
 	return ds, err
 }
 
 func (s *advisorySession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	return s.settle(ctx, settlement, func(x *settled) *outcomes { return x.outcomes(s.holds, false) })
+	return s.settle(ctx, settlement, func(sorted *pending.Sorted) *marking.Outcomes { return sorted.Outcomes(s.holds, false) })
 }
 
-func (s *advisorySession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *advisorySession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.reload(ctx, lane, limit, nil)
 }
 
 func (s *advisorySession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
-		if err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+		if err := s.statements.Store(ctx, conn, &marking.Outcomes{}, &s.later); err != nil {
 			return err
 		}
-		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock("+s.table.lock()+")")
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock("+s.table.Lock()+")")
 		return err
 	})
 }

@@ -47,10 +47,7 @@ func TestABlockedKeyStaysBlockedAndIsReleased(t *testing.T) {
 					broker := relaytest.NewMemory()
 					broker.Fail("k", 1, outbox.Permanent(errors.New("never")))
 					begin := func() func() {
-						source, err := open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-						if err != nil {
-							t.Fatal(err)
-						}
+						source := opened(t)(open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 						_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
 						return stop
 					}
@@ -108,10 +105,7 @@ func TestAHoldEndsWhenAnotherRowHasItsId(t *testing.T) {
 			t.Run(what+" "+strategy, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 				broker := relaytest.NewMemory()
 				broker.Fail("k", 1, outbox.Permanent(errors.New("never")))
 				_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
@@ -143,18 +137,13 @@ func TestAnotherRowOfTheIdIsNotMarked(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'old')`)
 			d := read(t, s, 1)
 			db.Exec(`TRUNCATE events RESTART IDENTITY`)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'new')`)
-			if err := s.Settle(t.Context(), relay.Settlement{Through: &d[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), relay.Settlement{Through: &d[0], Delivered: 1}))
 			if got := db.Value(`SELECT id || ' ' || status FROM events`); got != "1 new" {
 				t.Errorf("the row is %s", got)
 			}

@@ -36,11 +36,8 @@ func TestARelayOfATableWithAnotherBrokerDeliversNothingUntilTheDestinationMoves(
 			db.T = t
 			begin := func(name string, broker relay.Broker) (stop func()) {
 				t.Helper()
-				source, err := open(db.Config(),
-					Config{Name: name, Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(open(db.Config(),
+					Config{Name: name, Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond}))
 				_, stop = testdb.Run(t, source, broker, relay.Config{})
 				return stop
 			}

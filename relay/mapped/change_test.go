@@ -51,11 +51,8 @@ func TestRowsOfALogThatIsBehindHaveTheirFormerTypes(t *testing.T) {
 	insert(5)
 	m := mapping.Mapping{Table: "ev", ID: "id", Topic: "{topic}", Key: "{key}", Payload: "payload", CreatedAt: "created_at",
 		DeliverAt: "deliver_at", HeaderColumns: []mapping.HeaderColumn{{Name: "h", Column: "h"}}}
-	source, err := Open(mapping.Replication, db.Config(), m,
-		Config{Name: "one", Slot: log.Slot, Publication: log.Publication})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.Replication, db.Config(), m,
+		Config{Name: "one", Slot: log.Slot, Publication: log.Publication}))
 	for i, d := range read(t, acquired(t, source), 5) {
 		if got, want := string(d.Payload), fmt.Sprintf(plain, i+1); got != want || d.Key != "k" {
 			t.Errorf("message %d is %s with the key %q, want %s", i+1, got, d.Key, want)

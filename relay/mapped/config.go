@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 )
 
 // Config tunes the sources of this package. The zero value means the stated defaults.
@@ -26,8 +27,8 @@ type Config struct {
 	// to. Negative: as long as it likes. Default 30 s.
 	LagObjective time.Duration
 
-	// Settings, if not nil, is written there too, as JSON, for people to be told of it: admin.Settings says what is
-	// read from it.
+	// Settings, if not nil, is written there too, as JSON, and shown to people: admin.Settings lists what is read
+	// from it.
 	Settings any
 
 	// Lease is how long a relay that has stopped answering keeps its rows, offsets and locks. At least 100 ms. Default
@@ -75,10 +76,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const minLease = 100 * time.Millisecond
-
 // defaultLease is longer in tests: a busy machine may lose it.
-var defaultLease = 3 * time.Second
+var defaultLease = owner.Default
 
 // Defaults returns the Config that the zero value stands for with a strategy.
 func Defaults(strategy string) Config {
@@ -113,7 +112,7 @@ func (c *Config) complete(faults *settings.Faults, strategy string) {
 		holds = 10_000
 	}
 	settings.Default(&c.LagObjective, 30*time.Second)
-	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, minLease)
+	settings.AtLeast(faults, "Lease", &c.Lease, defaultLease, owner.Min)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
 	settings.Positive(faults, "PageBytes", &c.PageBytes, 2<<20)

@@ -9,6 +9,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -26,17 +27,16 @@ func TestAdvisoryIsASource(t *testing.T) {
 		})
 		h.ConnectionOwns = true
 		h.Crash = func(s relay.Session) {
-			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.conn)
+			crash(s.(*advisorySession).source, s.(*advisorySession).link, s.(*advisorySession).reader.Conn)
 		}
 		return h
 	})
 }
 
 // crash ends connections as a killed process does.
-func crash(s *Source, l *link, conns ...*pgx.Conn) {
-	l.stop()
-	<-l.ended
-	_ = l.conn.PgConn().Conn().Close()
+func crash(s *Source, l *link.Link, conns ...*pgx.Conn) {
+	l.StopKeeping()
+	_ = l.Conn.PgConn().Conn().Close()
 	for _, c := range conns {
 		_ = c.PgConn().Conn().Close()
 	}
@@ -63,31 +63,24 @@ func TestSkipLockedIsASource(t *testing.T) {
 }
 
 func TestLeaseIsASource(t *testing.T) {
-	onMajors(t, func(db database) relaytest.SourceHarness {
-		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
-			m := events()
-			m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
-			return Open(mapping.Lease, conn, m, cfg)
-		})
-		h.SharedOwnership = true
-		h.Crash = func(s relay.Session) {
-			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
-		}
-		return h
-	})
+	leaseIsASource(t, mapping.Claim{Until: "locked_until", Owner: "owner"})
 }
 
 func TestLeaseByStatusIsASource(t *testing.T) {
 	servers.Long(t)
+	leaseIsASource(t, mapping.Claim{Status: "taken", Since: "locked_until", Counts: true})
+}
+
+func leaseIsASource(t *testing.T, claim mapping.Claim) {
 	onMajors(t, func(db database) relaytest.SourceHarness {
 		h := db.harness(func(conn *pgx.ConnConfig, cfg Config) (relay.Source, error) {
 			m := events()
-			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
+			m.Claim = claim
 			return Open(mapping.Lease, conn, m, cfg)
 		})
 		h.SharedOwnership = true
 		h.Crash = func(s relay.Session) {
-			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.conn)
+			crash(s.(*leaseSession).source, s.(*leaseSession).link, s.(*leaseSession).reader.Conn)
 		}
 		return h
 	})
@@ -106,8 +99,7 @@ func offsetHarness(db database, open func(*pgx.ConnConfig, mapping.Mapping, Conf
 		crash(s.(*offsetSession).source, s.(*offsetSession).link, s.(*offsetSession).reading)
 	}
 	h.Hang = func(s relay.Session) {
-		s.(*offsetSession).link.stop()
-		<-s.(*offsetSession).link.ended
+		s.(*offsetSession).link.StopKeeping()
 	}
 	return h
 }

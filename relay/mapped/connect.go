@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -80,32 +79,44 @@ func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, er
 	return conn, nil
 }
 
-// otherSettingsSQL lists the settings that a relay can't do without and that have other values than package dial gives
-// them: by those a value would have another text, a statement another meaning, or a commit wait for nothing. $1: a
-// column of the mapping is a money.
-const otherSettingsSQL = `SELECT coalesce(pg_catalog.string_agg(w.name || ' is ' || s.value || ', not ' || w.good, '; ' ORDER BY w.name), '')
-FROM (VALUES ('client_encoding', 'UTF8', '^UTF8$'), ('standard_conforming_strings', 'on', '^on$'), ('datestyle', 'ISO', '^ISO'),
-	('quote_all_identifiers', 'off', '^off$'),
-	('intervalstyle', 'postgres', '^postgres$'), ('bytea_output', 'hex', '^hex$'), ('extra_float_digits', '1', '^[1-3]$'),
-	('default_transaction_isolation', 'read committed', '^read committed$'), ('default_transaction_read_only', 'off', '^off$'),
-	('synchronous_commit', 'on', '^(on|remote_apply|remote_write)$'), ('lc_monetary', 'C', CASE WHEN $1::boolean THEN '^(C|POSIX)$' ELSE '' END)
-) w (name, good, pattern), LATERAL pg_catalog.current_setting(w.name) s (value) WHERE s.value !~ w.pattern`
-
-// refuseSettings refuses the settings that a session behind a pooler in transaction mode has, if they matter. The relay
-// can't set them there: they would be other clients' too.
-func (t *table) refuseSettings(ctx context.Context, conn *pgx.Conn) error {
-	money := slices.ContainsFunc(t.mapping.Columns(), func(name string) bool {
-		c := t.info.Column(name)
-		return c != nil && c.Base == "money"
+// awaitLock takes an advisory lock for the session. It asks repeatedly, because waiting in the server would hold up
+// vacuum. Once the session has the lock, the server ends it when it is silent for as long as the lease.
+func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
+	ask := func(sql string, into any, args ...any) error {
+		ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+		defer cancel()
+		return conn.QueryRow(ctx, sql, args...).Scan(into)
+	}
+	if err := ask("SELECT set_config('idle_session_timeout', $1, false)", nil, s.silence()); err != nil {
+		return fmt.Errorf("prepare the connection: %w", err)
+	}
+	return s.await(ctx, what, func() (got bool, err error) {
+		if err = ask("SELECT pg_try_advisory_lock("+lock+")", &got); err != nil {
+			err = fmt.Errorf("take the lock: %w", err)
+		}
+		return got, err
 	})
-	var others string
-	if err := conn.QueryRow(ctx, otherSettingsSQL, money).Scan(&others); err != nil {
-		return fmt.Errorf("look at the settings behind the pooler: %w", explain(err))
+}
+
+// awaitPresence takes the lock that all relays of the table share.
+func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string) error {
+	return s.await(ctx, "", func() (got bool, err error) {
+		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got)
+		return got, err
+	})
+}
+
+// await asks until the session has got what it needs. It logs once what it waits for, if that takes a while.
+func (s *Source) await(ctx context.Context, what string, ask func() (got bool, err error), more ...any) error {
+	for waited := false; ; waited = true {
+		if got, err := ask(); err != nil || got {
+			return err
+		}
+		if !waited && what != "" {
+			s.cfg.Logger.Info("waiting: "+what, append([]any{"relay", s.owner, "table", s.mapping.Table}, more...)...)
+		}
+		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
+			return err
+		}
 	}
-	if others == "" {
-		return nil
-	}
-	return outbox.Permanent(fmt.Errorf("%w, where a relay can't set what it relies on, and %s: give the relay's role these settings "+
-		"(ALTER ROLE … SET …) and have the pooler connect again, or connect to PostgreSQL itself, or to a pool in session mode",
-		ErrTransactionPooler, others))
 }

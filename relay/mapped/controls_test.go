@@ -26,25 +26,18 @@ func TestEveryStrategyObeysAPause(t *testing.T) {
 				db.Exec(`INSERT INTO outbox.controls (destination, lane, actor) VALUES ('shop', $1, 'anna')`, key)
 			}
 			pause("a") // not a topic: strategies that move an offset read topics independently of each other
-			source, err := open(db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload, part)
 				VALUES ('t', 'a', 'a1', 0), ('t', 'b', 'b1', 1), ('t', 'a', 'a2', 0)`)
 			broker := relaytest.NewMemory()
 			ctx, stop := testdb.Run(t, source, broker,
 				relay.Config{Outage: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) == 1 }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { return len(broker.Messages()) == 1 }))
 			// Locked in a transaction that waits for the broker.
 			broker.Kill()
 			before, _ := broker.Calls()
 			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'c', 'c1', 2)`)
-			if err := broker.Wait(ctx, func() bool { all, _ := broker.Calls(); return all > before }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { all, _ := broker.Calls(); return all > before }))
 			pause("")
 			for db.Value(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) != "0" {
 				if ctx.Err() != nil {

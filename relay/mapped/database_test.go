@@ -13,12 +13,13 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) {
-	againAfter = 500 * time.Millisecond
+	marking.AgainAfter = 500 * time.Millisecond
 	defaultLease = 10 * time.Second
 	servers.Main(m)
 }
@@ -80,11 +81,8 @@ func (db database) install(t testing.TB) {
 func (db database) harness(open func(*pgx.ConnConfig, Config) (relay.Source, error)) relaytest.SourceHarness {
 	return relaytest.SourceHarness{
 		Open: func(t *testing.T, o relaytest.SourceOptions) relay.Source {
-			s, err := open(db.Config(),
-				Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := opened(t)(open(db.Config(),
+				Config{Name: o.Relay, Group: o.Group, Groups: o.Groups, Lease: o.Lease, PollIdle: 5 * time.Millisecond}))
 			return s
 		},
 		Begin: func(ctx context.Context) (relaytest.SourceTx, error) { return db.begin(ctx, lockKeySQL) },
@@ -130,4 +128,11 @@ func (db database) begin(ctx context.Context, before string) (relaytest.SourceTx
 		}
 		return insert(ctx, tx, ms)
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

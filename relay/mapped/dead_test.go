@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/relay"
@@ -23,17 +26,7 @@ func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
 			db.Exec(`INSERT INTO dead_events (id, message_id, topic, payload, created_at, status, attempts, part, xid)
 				VALUES (1, gen_random_uuid(), 't', 'other', now(), 'new', 1, 0, '1')`)
 			var log bytes.Buffer
-			bury := func() error {
-				source, err := open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s := acquired(t, source)
-				d := &read(t, s, 1)[0]
-				return errors.Join(s.Settle(t.Context(),
-					relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
-					s.Close(t.Context()))
-			}
+			bury := func() error { return bury(t, db, open, &log) }
 			db.Exec(`INSERT INTO events (id, topic, key, payload) VALUES (1, 't', 'k', 'mine')`)
 			err := bury()
 			if !strings.Contains(fmt.Sprint(err, log.String()), "ids were used twice") {
@@ -57,4 +50,14 @@ func TestADeadLetterIsNeverTakenForAnotherOfItsId(t *testing.T) {
 			}
 		})
 	}
+}
+
+// bury makes a dead letter of the first message.
+func bury(t *testing.T, db database, open func(*pgx.ConnConfig, Config) (relay.Source, error), log io.Writer) error {
+	t.Helper()
+	s := acquired(t, opened(t)(open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(log, nil))})))
+	d := &read(t, s, 1)[0]
+	return errors.Join(s.Settle(t.Context(),
+		relay.Settlement{Through: d, Dead: []relay.Dead{{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
+		s.Close(t.Context()))
 }

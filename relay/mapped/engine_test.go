@@ -89,10 +89,7 @@ func TestFailuresHoldUpTheirKeyAloneAndKeepItsOrder(t *testing.T) {
 				db.Exec(`INSERT INTO events (topic, key, payload, part)
 					SELECT 't', k::text, convert_to(k::text, 'UTF8'), k % 4 FROM generate_series(0, $1 - 1) k`, keys)
 			}
-			source, err := open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 			deliverAll(t, db, source, keys, each)
 			if got := db.Value(unsettled(name)); got != "0" {
 				t.Errorf("%s rows are not marked", got)
@@ -125,14 +122,9 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 			defer stop()
 			ended := make(chan error, 3)
 			for i := range 3 {
-				source, err := strategies()[name](db.Config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](db.Config(), Config{Name: fmt.Sprint("relay ", i), PollIdle: 5 * time.Millisecond}))
 				r, err := relay.New(source, broker, relay.Config{Batch: 50})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				go func() { ended <- r.Run(ctx) }()
 			}
 			for n := total; n < total+more; n++ {
@@ -163,5 +155,15 @@ func TestSeveralRelaysShareATable(t *testing.T) {
 				t.Errorf("%s rows are not marked", got)
 			}
 		})
+	}
+}
+
+// opened returns a source that was opened without an error.
+func opened(t testing.TB) func(relay.Source, error) relay.Source {
+	t.Helper()
+	return func(s relay.Source, err error) relay.Source {
+		t.Helper()
+		must(t, err)
+		return s
 	}
 }

@@ -52,10 +52,7 @@ func TestEveryFailureIsNoted(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Exec(insertEvent, "k", "1")
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 			broker := &failing{first: 3, failed: make(chan int, 3)}
 			_, stop := testdb.Run(t, source, broker, relay.Config{Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
 			db.Await(`SELECT status = 'done' FROM events`)
@@ -85,17 +82,12 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 						life-1, db.Value(`SELECT attempts::text FROM events`))
 				}
 				var line testdb.Line
-				source, err := strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](line.Through(t, db.Config()), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 				broker := &failing{first: 100, failed: make(chan int)}
 				r, err := relay.New(source, broker, relay.Config{MaxAttempts: 5,
 					DrainTimeout: await.Expiry(time.Millisecond), Grace: time.Minute,
 					Backoff: relay.Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, kill := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- r.Run(ctx) }()
@@ -109,9 +101,7 @@ func TestACrashLoopEndsInADeadLetter(t *testing.T) {
 				}
 				line.Kill()
 				kill()
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-ended)
 				db.Await(`SELECT count(*) = 0 FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox relay%') gone`)
 			}
 			if got := db.Value(`SELECT reason || ' ' || attempts FROM dead_events`); got != fmt.Sprint("exhausted ", 5) {
@@ -135,25 +125,20 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 				m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
-			source, err := Open(strategy, db.Config(), m, Config{Name: "one", Lease: 5 * time.Second, PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(strategy, db.Config(), m, Config{Name: "one", Lease: 5 * time.Second, PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			// The lock stands for slow reading, which lock_timeout doesn't end.
 			var claims *pgx.Conn
 			if strategy == mapping.Lease {
-				claims = s.(*leaseSession).reader.conn
+				claims = s.(*leaseSession).reader.Conn
 			} else {
-				claims = s.(*skipLockedSession).links[0].conn
+				claims = s.(*skipLockedSession).links[0].Conn
 			}
-			if _, err = claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
+			if _, err := claims.Exec(t.Context(), "SET lock_timeout = 0"); err != nil {
 				t.Fatal(err)
 			}
 			lock, err := db.Connect().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// Only the claim needs this lock.
 			if _, err = lock.Exec(t.Context(), "LOCK TABLE events IN EXCLUSIVE MODE"); err != nil {
 				t.Fatal(err)
@@ -161,9 +146,7 @@ func TestAClaimMayTakeLongerThanTheLease(t *testing.T) {
 			freed := make(chan error, 1)
 			time.AfterFunc(7*time.Second, func() { freed <- lock.Rollback(context.Background()) })
 			b, err := s.Next(t.Context(), 10)
-			if err := <-freed; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-freed)
 			if err != nil || len(b.Deliveries) != 1 || time.Now().After(s.Expires()) {
 				t.Fatalf("%d messages came, until %s, %v", len(b.Deliveries), s.Expires(), err)
 			}

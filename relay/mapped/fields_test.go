@@ -24,10 +24,8 @@ func TestNoFieldStopsAMappedTable(t *testing.T) {
 				db.RunFields(testdb.FieldsRun{
 					Table: "events", Bad: bad,
 					Open: func(relay string) relay.Source {
-						s, err := strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond, Lease: time.Minute})
-						if err != nil {
-							t.Fatal(err)
-						}
+						s := opened(t)(strategies()[name](db.Config(),
+							Config{Name: relay, PollIdle: 5 * time.Millisecond, Lease: time.Minute}))
 						return s
 					},
 					Dead: "SELECT message_id::text, reason, error FROM dead_events",

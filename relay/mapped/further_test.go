@@ -19,10 +19,7 @@ func TestAPriorityIsTakenFirst(t *testing.T) {
 		('t', 'a', 'bulk 1', 0), ('t', 'b', 'bulk 2', 0), ('t', 'c', 'urgent 1', 9), ('t', 'd', 'urgent 2', 9)`)
 	m := events()
 	m.Priority = "priority"
-	source, err := Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	for i, d := range read(t, acquired(t, source), 4) {
 		if want := []string{"urgent 1", "urgent 2", "bulk 1", "bulk 2"}[i]; string(d.Payload) != want {
 			t.Errorf("got %q in the place of %q", d.Payload, want)
@@ -42,15 +39,12 @@ func TestPartitionsDoNotWaitForOneAnother(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload, part)
 				SELECT 't', 'bulk', ''::bytea, 0 FROM generate_series(1, 10000)
 				UNION ALL VALUES ('t', 'urgent', '1'::bytea, 7), ('t', 'urgent', '2', 7)`)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 			ds := read(t, acquired(t, source), 1000)
 			if n := slices.IndexFunc(ds, func(d relay.Delivery) bool { return string(d.Payload) == "2" }); n < 0 {
 				t.Error("the urgent partition waits behind the backlog of another")
 			}
-			_, err = changed(func(m *mapping.Mapping) {
+			_, err := changed(func(m *mapping.Mapping) {
 				m.Priority, m.Types, m.Order = "part", []string{"a"}, "created_at"
 			})[name](db.Config(), Config{})
 			for _, want := range []string{"a priority is given", "an order of types is given", "a column for the order is given"} {
@@ -72,10 +66,7 @@ func TestTypesAreTakenInTheirOrder(t *testing.T) {
 	m := events()
 	m.Types = []string{"ad_create", "order_create"}
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Counts: true}
-	source, err := Open(mapping.Lease, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.Lease, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	var got []string
 	for _, d := range read(t, acquired(t, source), 5) {
 		got = append(got, string(d.Payload))
@@ -96,18 +87,13 @@ func TestATablePartitionedByDateIsDelivered(t *testing.T) {
 	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '1', '2020-01-31'), ('t', 'k', '2', '2020-02-01')`)
 	m := events()
 	m.Table = "dated"
-	source, err := Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.SkipLocked, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	s := acquired(t, source)
 	ds := read(t, s, 2)
 	if string(ds[0].Payload) != "1" || string(ds[1].Payload) != "2" {
 		t.Fatalf("got %q and %q", ds[0].Payload, ds[1].Payload)
 	}
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[1], Delivered: 2}))
 	db.Await("SELECT count(*) = 2 FROM dated WHERE status = 'done'")
 	db.Exec(`DROP TABLE dated_old`)
 	db.Exec(`INSERT INTO dated (topic, key, payload, created_at) VALUES ('t', 'k', '3', '2020-02-02')`)

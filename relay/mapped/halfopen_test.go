@@ -78,10 +78,7 @@ func TestConnectionsThatAreHalfOpenAreGivenUp(t *testing.T) {
 			var wires wires
 			config := db.Config()
 			config.DialFunc = wires.dial
-			source, err := open(config, Config{Name: "one", Lease: await.Expiry(2 * time.Second), PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(config, Config{Name: "one", Lease: await.Expiry(2 * time.Second), PollIdle: 5 * time.Millisecond}))
 			broker := relaytest.NewMemory()
 			ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 			for i, payload := range []string{"1", "2"} {
@@ -114,23 +111,15 @@ func TestARelayThatWaitsGivesUpConnectionsThatAreHalfOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			first, err := open(db.Config(), Config{Name: "one"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			first := opened(t)(open(db.Config(), Config{Name: "one"}))
 			session, err := first.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = session.Close(t.Context()) }()
 			var wires wires
 			config := db.Config()
 			config.DialFunc = wires.dial
 			var log await.Buffer
-			second, err := open(config, Config{Name: "two", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			second := opened(t)(open(config, Config{Name: "two", Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 			ended := make(chan error, 1)
 			go func() {
 				_, err := second.Acquire(t.Context())

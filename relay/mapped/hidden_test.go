@@ -46,14 +46,9 @@ func TestRowLevelSecurityOnTheTableIsAnError(t *testing.T) {
 	}
 	// While it runs.
 	db.Exec("ALTER TABLE events DISABLE ROW LEVEL SECURITY")
-	s, err := Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := opened(t)(Open(mapping.Advisory, cfg, events(), Config{PollIdle: time.Millisecond}))
 	session, err := s.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = session.Close(context.Background()) }()
 	db.Exec("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
 	for err == nil {

@@ -10,6 +10,10 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/reading"
 )
 
 // leaseSession shares the table with other relays. One statement reserves rows for a time, another marks or deletes
@@ -35,7 +39,7 @@ func newLease(ctx context.Context, x *session) (relay.Session, error) {
 		// The locks that tell whether a relay lives belong to a server session, which a pooler doesn't give us.
 		s.source.cfg.Logger.Warn("a pooler in transaction mode stands before the server: rows that this relay had reserved before it "+
 			"restarted wait until their reservation ends",
-			"relay", s.source.owner, "table", s.table.name)
+			"relay", s.source.owner, "table", s.table.Name)
 	} else if err := s.takeBack(ctx, s.conn); err != nil {
 		return nil, err
 	}
@@ -45,28 +49,28 @@ func newLease(ctx context.Context, x *session) (relay.Session, error) {
 
 func (s *leaseSession) take(ctx context.Context, limit int) ([]relay.Delivery, error) {
 	ds, rows, err := s.poll(ctx, limit, true)
-	s.ledger.add(ds, rows, s.table.numbered())
+	s.ledger.Add(ds, rows, s.table.Numbered())
 	return ds, err
 }
 
 func (s *leaseSession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	return s.settle(ctx, settlement, func(x *settled) *outcomes {
-		o := x.outcomes(s.holds, true)
-		x.behind(o, s.holds)
+	return s.settle(ctx, settlement, func(sorted *pending.Sorted) *marking.Outcomes {
+		o := sorted.Outcomes(s.holds, true)
+		behind(sorted, o, s.holds)
 		return o
 	})
 }
 
 // renew extends the reservations of rows in flight when a third of their time has passed.
 func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
-	marks := append(tokens(append(s.ledger.all(), s.holds.claimed()...)), s.later.all()...)
-	if err := seen(ctx, conn, s.table.name); err != nil || len(marks) == 0 {
+	marks := append(tokens(append(s.ledger.All(), s.holds.Claimed()...)), s.later.All()...)
+	if err := existing.RefuseHidden(ctx, conn, s.table.Name); err != nil || len(marks) == 0 {
 		return err
 	}
-	c := newColumns(marks)
-	rows, err := conn.Query(ctx, s.claims.renew, c.ids, c.tokens)
+	c := marking.NewColumns(marks)
+	rows, err := conn.Query(ctx, s.claims.renew, c.IDs, c.Tokens)
 	if err != nil {
-		return fmt.Errorf("renew reservations: %w", explain(err))
+		return fmt.Errorf("renew reservations: %w", existing.Explain(err))
 	}
 	renewed := make(map[string]string)
 	var id string
@@ -76,143 +80,142 @@ func (s *leaseSession) renew(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("renew reservations: %w", explain(err))
+		return fmt.Errorf("renew reservations: %w", existing.Explain(err))
 	}
-	s.ledger.renew(renewed)
-	s.holds.claim("", renewed)
-	s.later.renew(renewed)
+	s.ledger.Renew(renewed)
+	s.holds.Claim("", renewed)
+	s.later.Renew(renewed)
 	return nil
 }
 
-func tokens(entries []entry) []mark {
-	marks := make([]mark, len(entries))
+func tokens(entries []pending.Entry) []marking.Mark {
+	marks := make([]marking.Mark, len(entries))
 	for i, e := range entries {
-		marks[i] = mark{id: e.id, token: e.token}
+		marks[i] = marking.Mark{ID: e.ID, Token: e.Token}
 	}
 	return marks
 }
 
 // behind makes rows wait as long as the head of their lane, so that other relays pass over them. It also gives up the
-// rows that were claimed together with a head that has failed again. Rows behind one that is blocked don't wait on
-// their own: the claim keeps them back behind it (see claimSQL), and they are free when it is gone, whoever has removed
-// it.
-func (x *settled) behind(o *outcomes, h *holds) {
-	waits := make(map[string]*mark) // by lane
-	ids := make(map[string]*mark)
-	for i := range o.waiting {
-		ids[o.waiting[i].id] = &o.waiting[i]
+// rows that were claimed together with a head that has failed again. Rows behind a blocked one have no
+// time of their own: the claim keeps them back (see reading.LockSQL) until the blocked row is gone.
+func behind(sorted *pending.Sorted, o *marking.Outcomes, h *pending.Holds) {
+	waits := make(map[string]*marking.Mark) // by lane
+	ids := make(map[string]*marking.Mark)
+	for i := range o.Waiting {
+		ids[o.Waiting[i].ID] = &o.Waiting[i]
 	}
-	for i := range x.Hold {
-		lane := x.Hold[i].Delivery.Lane()
+	for i := range sorted.Hold {
+		lane := sorted.Hold[i].Delivery.Lane()
 		head := waits[lane]
 		if head == nil {
-			head = &mark{}
-			if first := h.first(lane, 1); len(first) > 0 {
-				wait := max(time.Until(first[0].due), 0)
-				head.wait = &wait
-			} else if m := ids[entryID(x.entries, x.Hold[i].Delivery.Ref)]; m != nil {
-				head.wait = m.wait
+			head = &marking.Mark{}
+			if first := h.First(lane, 1); len(first) > 0 {
+				wait := max(time.Until(first[0].Due), 0)
+				head.Wait = &wait
+			} else if m := ids[entryID(sorted.Entries, sorted.Hold[i].Delivery.Ref)]; m != nil {
+				head.Wait = m.Wait
 			}
 			waits[lane] = head
 		}
-		if m := ids[entryID(x.entries, x.Hold[i].Delivery.Ref)]; m != nil && m.wait == nil && !m.blocked {
-			m.wait = head.wait
+		if m := ids[entryID(sorted.Entries, sorted.Hold[i].Delivery.Ref)]; m != nil && m.Wait == nil && !m.Blocked {
+			m.Wait = head.Wait
 		}
 	}
-	for i := range x.HeldRetry {
-		retry := &x.HeldRetry[i]
-		head := holdMark(entry{}, retry)
-		for _, other := range h.first(retry.Delivery.Lane(), h.size()) {
-			if other.token != "" && other.ref != retry.Delivery.Ref {
-				o.waiting = append(o.waiting,
-					mark{id: other.id, token: other.token, attempts: other.attempts, wait: head.wait})
+	for i := range sorted.HeldRetry {
+		retry := &sorted.HeldRetry[i]
+		head := pending.HoldMark(pending.Entry{}, retry)
+		for _, other := range h.First(retry.Delivery.Lane(), h.Size()) {
+			if other.Token != "" && other.Ref != retry.Delivery.Ref {
+				o.Waiting = append(o.Waiting,
+					marking.Mark{ID: other.ID, Token: other.Token, Attempts: other.Attempts, Wait: head.Wait})
 			}
 		}
 	}
 }
 
-func entryID(entries []entry, ref uint64) string {
-	if len(entries) == 0 || ref < entries[0].ref || ref-entries[0].ref >= uint64(len(entries)) {
+func entryID(entries []pending.Entry, ref uint64) string {
+	if len(entries) == 0 || ref < entries[0].Ref || ref-entries[0].Ref >= uint64(len(entries)) {
 		return ""
 	}
-	return entries[ref-entries[0].ref].id // ordinals follow one another
+	return entries[ref-entries[0].Ref].ID // ordinals follow one another
 }
 
-// Held claims the first due rows of a lane, up to the first that another relay has taken or another transaction has
+// held claims the first due rows of a lane, up to the first that another relay has taken or another transaction has
 // locked.
-func (s *leaseSession) Held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
+func (s *leaseSession) held(ctx context.Context, lane string, limit int) (held []relay.Delivery, err error) {
 	if err := s.storeLater(ctx); err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	for {
-		list := s.holds.first(lane, limit)
+		list := s.holds.First(lane, limit)
 		if len(list) == 0 {
 			return nil, s.failure()
 		}
-		if list[0].blocked || list[0].due.After(now) {
-			return relay.NotYet(list[0].due, list[0].blocked), nil
+		if list[0].Blocked || list[0].Due.After(now) {
+			return relay.NotYet(list[0].Due, list[0].Blocked), nil
 		}
 		n := 1
-		for n < len(list) && !list[n].blocked && !list[n].due.After(now) {
+		for n < len(list) && !list[n].Blocked && !list[n].Due.After(now) {
 			n++
 		}
-		err := s.link.do(func(conn *pgx.Conn) (err error) {
+		err := s.link.Do(func(conn *pgx.Conn) (err error) {
 			held, err = s.claimAgain(ctx, conn, lane, list[:n])
 			return err
 		})
 		if err != nil || len(held) > 0 {
 			return held, err
 		}
-		if left := s.holds.first(lane, 1); len(left) > 0 && left[0].ref == list[0].ref {
-			return s.holds.notYet(lane, now.Add(5*soon)), nil
+		if left := s.holds.First(lane, 1); len(left) > 0 && left[0].Ref == list[0].Ref {
+			return s.holds.NotYet(lane, now.Add(5*soon)), nil
 		}
 	}
 }
 
-func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane string, list []hold) ([]relay.Delivery, error) {
+func (s *leaseSession) claimAgain(ctx context.Context, conn *pgx.Conn, lane string, list []pending.Hold) ([]relay.Delivery, error) {
 	ours := make(map[string]string) // reservations that could not be removed from rows that then had to wait
-	for _, m := range s.later.all() {
-		ours[m.id] = m.token
+	for _, m := range s.later.All() {
+		ours[m.ID] = m.Token
 	}
-	marks, freed := make([]mark, len(list)), make([]bool, len(list))
+	marks, freed := make([]marking.Mark, len(list)), make([]bool, len(list))
 	for i := range list {
-		marks[i], freed[i] = mark{id: list[i].id, token: cmp.Or(list[i].token, ours[list[i].id])}, list[i].freed
+		marks[i], freed[i] = marking.Mark{ID: list[i].ID, Token: cmp.Or(list[i].Token, ours[list[i].ID])}, list[i].Freed
 	}
-	c := newColumns(marks)
-	ds, rows, err := s.table.query(ctx, conn, nil, new(sight).read, s.claims.again, c.ids, c.tokens, freed, identities(list))
+	c := marking.NewColumns(marks)
+	ds, rows, err := s.table.Query(ctx, conn, nil, new(reading.Scan).Read, s.claims.again, c.IDs, c.Tokens, freed, pending.Identities(list))
 	if err != nil {
-		return nil, fmt.Errorf("claim rows again: %w", explain(err))
+		return nil, fmt.Errorf("claim rows again: %w", existing.Explain(err))
 	}
-	var taken outcomes
+	var taken marking.Outcomes
 	claimed := make(map[string]string, len(rows))
 	for i := range rows {
-		taken.waiting = append(taken.waiting, mark{id: rows[i].id})
-		claimed[rows[i].id] = rows[i].token
+		taken.Waiting = append(taken.Waiting, marking.Mark{ID: rows[i].ID})
+		claimed[rows[i].ID] = rows[i].Token
 	}
-	s.later.set(&taken, outcomes{})
-	waits, err := s.table.untaken(ctx, conn, list, rows, s.claims.waits)
+	s.later.Set(&taken, marking.Outcomes{})
+	waits, err := pending.Untaken(ctx, conn, s.table, list, rows, s.claims.waits)
 	if err != nil {
 		return nil, err
 	}
-	held, missing := s.holds.restore(lane, list, ds, rows, waits)
-	s.holds.claim(lane, claimed)
-	s.holds.gone(lane, missing)
+	held, missing := s.holds.Restore(lane, list, ds, rows, waits)
+	s.holds.Claim(lane, claimed)
+	s.holds.Forget(lane, missing)
 	return held, nil
 }
 
 // Close gives up the rows that are reserved and not settled.
 func (s *leaseSession) Close(ctx context.Context) error {
 	return s.close(func(conn *pgx.Conn) error {
-		if err := s.marks.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+		if err := s.statements.Store(ctx, conn, &marking.Outcomes{}, &s.later); err != nil {
 			return err
 		}
-		entries := append(s.ledger.all(), s.holds.claimed()...)
+		entries := append(s.ledger.All(), s.holds.Claimed()...)
 		if len(entries) == 0 {
 			return nil
 		}
-		c := newColumns(tokens(entries))
-		if _, err := conn.Exec(ctx, s.claims.release, c.ids, c.tokens); err != nil {
+		c := marking.NewColumns(tokens(entries))
+		if _, err := conn.Exec(ctx, s.claims.release, c.IDs, c.Tokens); err != nil {
 			return fmt.Errorf("give reservations up: %w", err)
 		}
 		return nil
@@ -221,7 +224,7 @@ func (s *leaseSession) Close(ctx context.Context) error {
 
 // takeBack gives up the reservations of the relay's earlier run.
 func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
-	if err := s.source.awaitLock(ctx, conn, s.table.nameLock(s.source.owner), "another relay of this name lives"); err != nil {
+	if err := s.source.awaitLock(ctx, conn, s.table.NameLock(s.source.owner), "another relay of this name lives"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
@@ -237,16 +240,16 @@ func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
 	if sql != "" {
 		tag, err := conn.Exec(ctx, sql)
 		if err != nil {
-			return fmt.Errorf("take reservations back: %w", explain(err))
+			return fmt.Errorf("take reservations back: %w", existing.Explain(err))
 		}
 		if n := tag.RowsAffected(); n > 0 {
-			s.source.cfg.Logger.Info("reservations taken back", "relay", s.source.owner, "table", s.table.name, "messages", n)
+			s.source.cfg.Logger.Info("reservations taken back", "relay", s.source.owner, "table", s.table.Name, "messages", n)
 		}
 	}
 	if alone {
-		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared("+s.table.presence()+"), pg_advisory_unlock("+s.table.presence()+")")
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared("+s.table.Presence()+"), pg_advisory_unlock("+s.table.Presence()+")")
 	} else {
-		err = s.source.awaitPresence(ctx, conn, s.table.presence())
+		err = s.source.awaitPresence(ctx, conn, s.table.Presence())
 	}
 	if err != nil {
 		return fmt.Errorf("take the lock of presence: %w", err)
@@ -257,27 +260,9 @@ func (s *leaseSession) takeBack(ctx context.Context, conn *pgx.Conn) error {
 // alone reports whether no other relay reads the table with this strategy. No other can begin to until the lock is
 // released.
 func (s *leaseSession) alone(ctx context.Context, conn *pgx.Conn) (alone bool, err error) {
-	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock("+s.table.presence()+")").Scan(&alone)
+	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock("+s.table.Presence()+")").Scan(&alone)
 	if err != nil {
 		return false, fmt.Errorf("take the lock of presence: %w", err)
 	}
 	return alone, nil
-}
-
-// awaitPresence takes the lock that all relays of the table share.
-func (s *Source) awaitPresence(ctx context.Context, conn *pgx.Conn, lock string) error {
-	for {
-		var got bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared("+lock+")").Scan(&got); err != nil || got {
-			return err
-		}
-		if err := dial.Pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-// presence is the advisory lock by which a relay finds out whether there are others.
-func (t *table) presence() string {
-	return fmt.Sprintf("%d::bigint", int64(hash64("pgoutbox lease\x00"+t.info.Schema+"\x00"+t.info.Name)))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -24,8 +25,8 @@ const (
 )
 
 // listener ends a session's pauses when a transaction has notified Config.Notify. It has a connection of its own,
-// because the others are busy with polls and marks, and those of skiplocked change. Nothing rests on it: what is not
-// heard is read by the next poll.
+// because the others are busy with polls and marks, and those of skiplocked change. Nothing is
+// lost without it: the next poll reads what was not heard.
 type listener struct {
 	heard relay.Waker // nil: the table has no channel
 	stop  context.CancelFunc
@@ -48,11 +49,11 @@ func (l *listener) close() {
 	l.ended.Wait()
 }
 
-// hear listens until ctx ends, or it turns out that no notification can come. It tells once of each interruption.
+// hear listens until ctx ends, or it turns out that no notification can come. It logs each interruption once.
 func (s *Source) hear(ctx context.Context, heard relay.Waker) {
 	logger := s.cfg.Logger.With("relay", s.owner, "table", s.mapping.Table, "channel", s.cfg.Notify)
-	for told := false; ; {
-		err := s.hearOnce(ctx, heard, func() { told = false })
+	for logged := false; ; {
+		err := s.hearOnce(ctx, heard, func() { logged = false })
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -60,9 +61,9 @@ func (s *Source) hear(ctx context.Context, heard relay.Waker) {
 			logger.Warn("no notification comes through a pooler in transaction mode, so rows wait for the next poll: give the relay "+
 				"the address of PostgreSQL itself, or of a pool in session mode", "pause", s.cfg.PollIdle)
 			return
-		case !told:
+		case !logged:
 			logger.Warn("notifications are interrupted, so rows wait for the next poll", "error", err, "pause", s.cfg.PollIdle)
-			told = true
+			logged = true
 		}
 		if dial.Pause(ctx, listenAgain) != nil {
 			return
@@ -96,7 +97,7 @@ func (s *Source) hearOnce(ctx context.Context, heard relay.Waker, began func()) 
 			return err
 		}
 		asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
-		err = ping(asking, conn)
+		err = link.Ping(asking, conn)
 		cancel()
 		if err != nil {
 			return err

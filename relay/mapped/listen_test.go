@@ -46,10 +46,8 @@ func TestAnAuthorsTableWakesItsRelayInEveryStrategy(t *testing.T) {
 			const channel = `It's a "channel"`
 			db, m := notified(t, strategy, channel)
 			ctx := await.Context(t)
-			source, err := Open(strategy, db.Config(), m, Config{Name: "r", PollBusy: time.Hour, PollIdle: time.Hour, Notify: channel})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(strategy, db.Config(), m,
+				Config{Name: "r", PollBusy: time.Hour, PollIdle: time.Hour, Notify: channel}))
 			broker := relaytest.NewMemory()
 			insert := func(n int) {
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('orders', 'k', $1)`, fmt.Appendf(nil, "%d", n))
@@ -93,11 +91,8 @@ func TestWhereNoNotificationCanComeIsToldAndTheTableIsPolled(t *testing.T) {
 	t.Parallel()
 	db, m := notified(t, mapping.SkipLocked, "events")
 	var log await.Buffer
-	source, err := Open(mapping.SkipLocked, startPooler(t, db, 4), m, Config{Name: "r", Notify: "events",
-		Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.SkipLocked, startPooler(t, db, 4), m, Config{Name: "r", Notify: "events",
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	broker := relaytest.NewMemory()
 	_, end := testdb.Run(t, source, broker, relay.Config{})
 	defer end()

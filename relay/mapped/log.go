@@ -12,6 +12,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
 )
 
 // logSession owns a slot. It delivers the inserted rows in the order of commits. It reads or changes no row of the
@@ -24,7 +27,7 @@ import (
 type logSession struct {
 	*session
 	tail *wal.Tail
-	rows *logRows // of Next
+	rows *existing.LogRows // of Next
 
 	mu      sync.Mutex
 	entries []*logEntry // not done, or behind one that is not done; in order
@@ -38,19 +41,19 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	if x.pooled != nil {
 		return nil, x.pooled
 	}
-	if err := src.awaitLock(ctx, x.conn, x.table.nameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
+	if err := src.awaitLock(ctx, x.conn, x.table.NameLock("slot "+src.cfg.Slot), "another relay reads the log"); err != nil {
 		return nil, err
 	}
-	s := &logSession{session: x, rows: newLogRows(x.table)}
-	s.holds.whole = true
+	s := &logSession{session: x, rows: existing.NewLogRows(x.table)}
+	s.holds.Whole = true
 	s.begin(s, s.keep)
 	tail, err := wal.OpenTail(ctx, src.conn, wal.TailConfig{
 		Slot: src.cfg.Slot, Publication: src.cfg.Publication, Logger: src.cfg.Logger,
-		Table: x.table.info.TableName(), OID: x.table.info.OID, Unsent: src.unsent,
+		Table: x.table.Info.TableName(), OID: x.table.Info.OID, Unsent: src.unsent,
 	})
 	if err != nil {
-		s.refused(err)
-		_ = s.link.close(nil) // err is the one to report
+		s.keepUnsent(err)
+		_ = s.link.Close(nil) // err is the one to report
 		return nil, err
 	}
 	s.mu.Lock()
@@ -59,9 +62,9 @@ func newLog(ctx context.Context, x *session) (relay.Session, error) {
 	return s, nil
 }
 
-// refused keeps for later sessions that inserts may not have been sent. They have no other way to know it: the
+// keepUnsent keeps for later sessions that inserts may not have been sent. They have no other way to know it: the
 // publication sends everything by then, and the slot is beyond what was not sent.
-func (s *logSession) refused(err error) {
+func (s *logSession) keepUnsent(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errors.As(err, &s.source.unsent)
@@ -74,10 +77,10 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 	tail := s.tail
 	s.mu.Unlock()
 	if tail == nil {
-		return ping(ctx, conn)
+		return link.Ping(ctx, conn)
 	}
 	err := tail.Sound(ctx, conn)
-	s.refused(err)
+	s.keepUnsent(err)
 	return err
 }
 
@@ -85,7 +88,7 @@ func (s *logSession) keep(ctx context.Context, conn *pgx.Conn) error {
 // from the table.
 type logEntry struct {
 	number     uint64
-	row        *logRow
+	row        *existing.LogRow
 	done, held bool
 }
 
@@ -105,21 +108,21 @@ func (s *logSession) take(ctx context.Context, limit int) (ds []relay.Delivery, 
 	if s.full() != nil {
 		return nil, dial.Pause(ctx, s.source.cfg.PollIdle)
 	}
-	var rows []*logRow
+	var rows []*existing.LogRow
 	_, err = s.tail.Read(ctx, limit, func(i *wal.Insert) error {
-		row := &logRow{number: i.Number, relation: i.Table, values: keep(i.Values)}
+		row := existing.NewLogRow(i)
 		rows = append(rows, row)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.entries = append(s.entries, &logEntry{number: i.Number, row: row})
 		return nil
 	})
-	s.refused(err)
+	s.keepUnsent(err)
 	if err == nil && len(rows) > 0 { // the stream's lock isn't held any more: the link may have to wait for it
-		err = s.link.do(func(conn *pgx.Conn) (err error) {
+		err = s.link.Do(func(conn *pgx.Conn) (err error) {
 			asking, cancel := s.source.lasting(ctx)
 			defer cancel()
-			ds, err = s.rows.read(asking, conn, rows)
+			ds, err = s.rows.Read(asking, conn, rows)
 			return err
 		})
 	}
@@ -137,22 +140,22 @@ func (s *logSession) full() error {
 		return fmt.Errorf("%d messages were read behind one that is set aside, and the log can't be released before that one ends: "+
 			"nothing new is read, of any key, until it is delivered or dead", runAheadOfLog)
 	}
-	return s.source.fullOf(s.holds.size())
+	return s.source.errHolds(s.holds.Size())
 }
 
 // Settle stores dead letters, and then tells the server up to where everything is settled. A crash between the two
 // repeats a dead letter; it is stored only once.
 func (s *logSession) Settle(ctx context.Context, x relay.Settlement) error {
-	return s.link.do(func(conn *pgx.Conn) error {
+	return s.link.Do(func(conn *pgx.Conn) error {
 		if err := s.bury(ctx, conn, append(append([]relay.Dead(nil), x.Dead...), x.HeldDead...)); err != nil {
 			return err
 		}
 		through := s.note(&x)
 		for i := range x.Hold {
-			s.holds.add(entry{ref: x.Hold[i].Delivery.Ref}, &x.Hold[i])
+			s.holds.Add(pending.Entry{Ref: x.Hold[i].Delivery.Ref}, &x.Hold[i])
 		}
-		s.holds.tried(&x)
-		s.source.settled(&x)
+		s.holds.Settle(&x)
+		s.source.noteSettled(&x)
 		if through == 0 {
 			return nil
 		}
@@ -214,11 +217,11 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 	if len(dead) == 0 {
 		return nil
 	}
-	if s.table.dead == nil {
-		return relay.Final(fmt.Errorf("%w (table %s: %w)", errNoPlace, s.table.name, dead[0].Err))
+	if s.table.Dead == nil {
+		return relay.Final(fmt.Errorf("%w (table %s: %w)", existing.ErrNoPlace, s.table.Name, dead[0].Err))
 	}
 	var err error
-	if s.table.dead, err = readTable(ctx, conn, s.table.mapping.Failure.DeadTable); err != nil {
+	if s.table.Dead, err = existing.ReadTable(ctx, conn, s.table.Mapping.Failure.DeadTable); err != nil {
 		return err
 	}
 	b := &pgx.Batch{}
@@ -229,34 +232,28 @@ func (s *logSession) bury(ctx context.Context, conn *pgx.Conn, dead []relay.Dead
 		if e == nil || e.row == nil {
 			return errors.New("a dead letter is not among the messages in flight")
 		}
-		sql, args := s.table.burySQL(conn, e.row, &dead[i])
+		sql, args := s.table.BurySQL(conn, e.row, &dead[i])
 		b.Queue(sql, args...)
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("keep dead letters: %w", s.table.explainDead(err))
+		return fmt.Errorf("keep dead letters: %w", s.table.ExplainDead(err))
 	}
 	return nil
 }
 
-// Lanes lists the lanes of messages that wait. The table has no column by which an operator could release a blocked
-// lane.
-func (s *logSession) Lanes(_ context.Context, after string, limit int) ([]string, string, error) {
-	lanes, next := s.holds.names(after, limit)
-	return lanes, next, s.failure()
-}
-
+// Due looks for no released rows: the table has no column by which an operator could release a blocked lane.
 func (s *logSession) Due(_ context.Context, q relay.DueQuery) ([]relay.HeldLane, error) {
-	return s.holds.due(time.Now(), &q), s.failure()
+	return s.holds.Due(time.Now(), &q), s.failure()
 }
 
-func (s *logSession) Held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.holds.messages(lane, limit), s.failure()
+func (s *logSession) held(_ context.Context, lane string, limit int) ([]relay.Delivery, error) {
+	return s.holds.Messages(lane, limit), s.failure()
 }
 
 // Close confirms what is settled and releases the slot to other relays.
 func (s *logSession) Close(context.Context) error {
 	err := s.tail.Close()
-	if lost := s.link.failure(); lost != nil {
+	if lost := s.link.Failure(); lost != nil {
 		err = lost
 	} else if err != nil {
 		err = fmt.Errorf("%w: %w", relay.ErrLeaseLost, err)

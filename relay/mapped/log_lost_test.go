@@ -76,24 +76,17 @@ func TestARoleThatMayNotReadTheTableReadsItsLog(t *testing.T) {
 	db.Exec(`GRANT SELECT, INSERT ON dead_events TO ` + role)
 	cfg := db.Config()
 	cfg.User = role
-	source, err := openLogOf(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(cfg, logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond}, log))
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
-	err = s.Settle(t.Context(),
+	err := s.Settle(t.Context(),
 		relay.Settlement{Through: &ds[0], Dead: []relay.Dead{{Delivery: &ds[0], Reason: relay.ReasonRefused, Err: errors.New("no")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := db.Value(`SELECT count(*) FROM dead_events`); n != "1" {
 		t.Errorf("%s dead letters", n)
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 }
 
 // While there is no publication the server skips inserts without a word, so the relay stops and says it.
@@ -115,11 +108,8 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, log := newLogDatabase(t)
-			source, err := openLogOf(db.Config(), logged(),
-				Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(openLogOf(db.Config(), logged(),
+				Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log))
 			before, sql, both := strings.Cut(sql, " THEN")
 			if !both {
 				before, sql = "", before
@@ -132,6 +122,7 @@ func TestALogWhosePublicationIsTakenAwayIsReadNoMore(t *testing.T) {
 			s := acquired(t, source)
 			db.Exec(sql)
 			ctx := await.Context(t)
+			var err error
 			for err == nil {
 				_, err = s.Next(ctx, 10)
 			}
@@ -261,9 +252,7 @@ func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) 
 		db.Exec("DROP PUBLICATION events_log")
 		db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
 		long, err := db.Connect().Begin(t.Context()) // is older than the publication, and writes when the slot is made
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := long.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'before')"); err != nil {
 			t.Fatal(err)
 		}
@@ -280,12 +269,8 @@ func TestASlotThatIsMadeAfterItsPublicationIsReadFromItsBeginning(t *testing.T) 
 		if _, err := writing.Exec(t.Context(), "INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'meanwhile')"); err != nil {
 			t.Fatal(err)
 		}
-		if err := long.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-made; err != nil {
-			t.Fatal(err)
-		}
+		must(t, long.Commit(t.Context()))
+		must(t, <-made)
 		db.Exec("INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'later')")
 		db.Exec("VACUUM FREEZE pg_publication")
 		s := acquired(t, openLog(t, db, log, logged()))
@@ -338,10 +323,7 @@ func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
 				db.Exec("SELECT pg_drop_replication_slot($1)", log.Slot)
 				db.Exec(mapping.CreateSlotSQL(log.Slot))
 			}
-			source, err := openLogOf(db.Config(), m, Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(openLogOf(db.Config(), m, Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}, log))
 			s := acquired(t, source)
 			if strings.Contains(sql, "ROLLBACK") {
 				sql = "BEGIN; " + sql
@@ -352,6 +334,7 @@ func TestALogGoesOnThroughChangesThatLeaveNothingOut(t *testing.T) {
 				}
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x')`)
+			var err error
 			for until := time.Now().Add(shortLease); err == nil && time.Now().Before(until); {
 				_, err = s.Next(t.Context(), 10)
 			}
@@ -377,15 +360,10 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	s := acquired(t, openLog(t, db, log, logged()))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	read(t, s, 1) // and settle nothing
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	var lines lines
-	source, err := openLogOf(db.Config(), logged(),
-		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(),
+		Config{Name: "one", Lease: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(&lines, nil))}, log))
 	db.Exec("CREATE TABLE filler (x text)")
 	fill := func() {
 		db.Exec("SELECT pg_switch_wal()")
@@ -396,15 +374,13 @@ func TestASlotThatKeepsTooMuchIsToldOf(t *testing.T) {
 	await.UntilElse(t, func() bool { return strings.Contains(lines.String(), "may be invalidated") }, func() string {
 		return fmt.Sprintf("a warning; the slot is %s; log: %s", db.Value("SELECT wal_status FROM pg_replication_slots"), lines.String())
 	})
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	await.Until(t, "the slot is invalidated", func() bool {
 		fill()
 		db.Exec("CHECKPOINT")
 		return db.Value("SELECT wal_status FROM pg_replication_slots") == "lost"
 	})
-	_, err = source.Acquire(t.Context())
+	_, err := source.Acquire(t.Context())
 	if err == nil || !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "was invalidated") {
 		t.Errorf("got %v, want a permanent one that says what happened", err)
 	}

@@ -66,11 +66,7 @@ func TestLogIsASource(t *testing.T) {
 
 func openLog(t *testing.T, db database, log logNames, m mapping.Mapping) *Source {
 	t.Helper()
-	s, err := openLogOf(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return opened(t)(openLogOf(db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}, log)).(*Source)
 }
 
 // What its author does with rows that are delivered, or not yet, is nobody's message; nor are other tables of the
@@ -127,10 +123,7 @@ func TestAnotherRelayGoesOnInTheLog(t *testing.T) {
 	ctx := await.Context(t)
 	broker := relaytest.NewMemory()
 	run := func(name string) (end func()) {
-		source, err := openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: name, Lease: time.Minute, PollIdle: 5 * time.Millisecond}, log))
 		_, end = testdb.Run(t, source, broker, relay.Config{})
 		return end
 	}
@@ -164,7 +157,7 @@ func TestALateRelayOfTheLogSettlesNothing(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	late := acquired(t, openLog(t, db, log, logged())).(*logSession)
 	ds := read(t, late, 1)
-	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.conn.PgConn().PID())
+	db.Exec(`SELECT pg_terminate_backend($1)`, late.link.Conn.PgConn().PID())
 
 	other := acquired(t, openLog(t, db, log, logged()))
 	err := late.Settle(t.Context(),
@@ -220,29 +213,22 @@ func TestTheLogBringsLargeRowsAndLargeTransactions(t *testing.T) {
 func TestTheLogIsReadNoFurtherWhenTooMuchWaits(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: "one", PollIdle: 5 * time.Millisecond, MaxHolds: 1}, log))
 	s := acquired(t, source)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 	ds := read(t, s, 1)
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], Blocked: true}}}))
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
 	for range 3 {
 		if b, err := s.Next(t.Context(), 10); err != nil || len(b.Deliveries) > 0 || b.Full == nil {
 			t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
 		}
 	}
-	held, err := s.Held(t.Context(), "a", 10)
-	if err != nil || len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
-		t.Fatalf("held %+v, %v", held, err)
+	held := testdb.Held(t, s, "a", 10)
+	if len(held) != 1 || string(held[0].Payload) != "1" || !held[0].Blocked {
+		t.Fatalf("held %+v", held)
 	}
-	if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}))
 	if got := read(t, s, 1); string(got[0].Payload) != "2" {
 		t.Errorf("got %q", got[0].Payload)
 	}

@@ -230,7 +230,7 @@ func (c *cell) touch(set string) (touched []*matrixRow) {
 	for rows.Next() {
 		id := string(rows.RawValues()[0])
 		for _, r := range c.rows {
-			if r.id == id {
+			if r.ID == id {
 				touched = append(touched, r)
 			}
 		}

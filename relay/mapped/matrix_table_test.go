@@ -181,7 +181,7 @@ func (t *matrixTable) replaceSQL(column string) string {
 // matrixRow is a row and what must become of it.
 type matrixRow struct {
 	n        int
-	id       string
+	ID       string
 	key      string
 	payload  string
 	payloads []string // that it may be delivered with

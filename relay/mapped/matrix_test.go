@@ -415,7 +415,7 @@ func (c *cell) insertRow(values map[string]string, r *matrixRow) {
 	}
 	var at *int64
 	err := c.conn.QueryRow(c.Context(), "INSERT INTO "+c.table.name+" ("+strings.Join(names, ", ")+") VALUES ("+strings.Join(list, ", ")+
-		fmt.Sprintf(") RETURNING %q::text, ", c.table.m.ID)+created).Scan(&r.id, &at)
+		fmt.Sprintf(") RETURNING %q::text, ", c.table.m.ID)+created).Scan(&r.ID, &at)
 	if err != nil {
 		c.Fatalf("insert %v: %v", values, err)
 	}
@@ -503,7 +503,7 @@ func (c *cell) awaitDead() {
 		found := 0
 		for _, r := range rows {
 			if r.dead != "" && slices.ContainsFunc(list, func(d jobs.DeadRow) bool {
-				return d.ID == r.id && strings.Contains(d.Error, r.dead)
+				return d.ID == r.ID && strings.Contains(d.Error, r.dead)
 			}) {
 				found++
 			}
@@ -537,7 +537,7 @@ func (c *cell) check() {
 		if got != r.want || !slices.Contains(r.payloads, string(m.Payload)) || r.dead != "" {
 			c.Errorf("row %d came as\n%s %s, want\n%s %q", n, got, m.Payload, r.want, r.payloads)
 		}
-		if id, known := matrixIDs.LoadOrStore(fmt.Sprint(c.preset.Name, c.letter, r.id, n), m.ID); known && id != m.ID {
+		if id, known := matrixIDs.LoadOrStore(fmt.Sprint(c.preset.Name, c.letter, r.ID, n), m.ID); known && id != m.ID {
 			c.Errorf("row %d has the message id %v, elsewhere %v", n, m.ID, id)
 		}
 		// By other strategies, and by ids that are chosen before a transaction waits, there is no order to keep.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -36,19 +37,14 @@ func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 				for n := 1; n <= 2; n++ {
 					db.Exec(insertEvent, fmt.Sprint(n), fmt.Sprint(n))
 				}
 				s := acquired(t, source)
 				ds := read(t, s, 2)
 				writer, err := db.Connect().Begin(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, sql := range []string{`SET LOCAL deadlock_timeout = '10ms'`, `SELECT FROM events WHERE id = 2 FOR UPDATE`} {
 					if _, err := writer.Exec(t.Context(), sql); err != nil {
 						t.Fatal(err)
@@ -67,12 +63,8 @@ func TestAWriterThatLocksRowsIsNeverAborted(t *testing.T) {
 				if _, err := writer.Exec(t.Context(), `SELECT FROM events WHERE id = 1 FOR UPDATE`); err != nil {
 					t.Fatalf("the writer's transaction was ended: %v", err)
 				}
-				if err := writer.Commit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if err := <-settled; err != nil {
-					t.Fatal(err)
-				}
+				must(t, writer.Commit(t.Context()))
+				must(t, <-settled)
 				db.Exec(insertEvent, "3", "3")
 				read(t, s, 1)
 				if db.Value(outcome.stored) != "true" {
@@ -90,25 +82,17 @@ func TestALockedRowThatIsTriedAgainKeepsItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			for n := 1; n <= 3; n++ {
 				db.Exec(insertEvent, "k", fmt.Sprint(n))
 			}
 			s := acquired(t, source)
 			ds := read(t, s, 3)
-			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Hold: []relay.Hold{
+			err := s.Settle(t.Context(), relay.Settlement{Through: &ds[2], Hold: []relay.Hold{
 				{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}, {Delivery: &ds[1]}, {Delivery: &ds[2]}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			held := func() (all []string) {
-				list, err := s.Held(t.Context(), "k", 10)
-				if err != nil {
-					t.Fatal(err)
-				}
+				list := testdb.Held(t, s, "k", 10)
 				for i := range list {
 					if list[i].Payload != nil {
 						all = append(all, string(list[i].Payload))
@@ -117,18 +101,14 @@ func TestALockedRowThatIsTriedAgainKeepsItsPlace(t *testing.T) {
 				return all
 			}
 			writer, err := db.Connect().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := writer.Exec(t.Context(), `SELECT FROM events WHERE id = 1 FOR UPDATE`); err != nil {
 				t.Fatal(err)
 			}
 			if got := held(); len(got) > 0 {
 				t.Fatalf("got %q while the first row of the key is locked", got)
 			}
-			if err := writer.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, writer.Commit(t.Context()))
 			if got := fmt.Sprint(held()); got != "[1 2 3]" {
 				t.Errorf("got %s", got)
 			}

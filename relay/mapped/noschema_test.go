@@ -20,10 +20,7 @@ func TestARoleWithoutRightsOnTheOutboxRelaysATable(t *testing.T) {
 	for name, open := range strategies() {
 		conn := db.Config()
 		conn.User = role
-		source, err := open(conn, Config{Name: "one", Destination: name, LagObjective: time.Hour, PollIdle: time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(open(conn, Config{Name: "one", Destination: name, LagObjective: time.Hour, PollIdle: time.Millisecond}))
 		if _, err := source.(*Source).Probe(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

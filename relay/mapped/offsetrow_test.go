@@ -19,17 +19,12 @@ func TestADeadLetterIsKeptByFewerGroups(t *testing.T) {
 			db := newDatabase(t)
 			db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', '1', 0)`)
 			open := func(group, groups int) relay.Session {
-				source, err := strategies()[name](db.Config(),
-					Config{Name: "one", Group: group, Groups: groups, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](db.Config(),
+					Config{Name: "one", Group: group, Groups: groups, PollIdle: 5 * time.Millisecond}))
 				return acquired(t, source)
 			}
 			for group := range 2 {
-				if err := open(group, 2).Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, open(group, 2).Close(t.Context()))
 			}
 			s := open(0, 1)
 			d := &read(t, s, 1)[0]
@@ -52,16 +47,11 @@ func TestAnOffsetDoesNotRenewAGroupsLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 			s := acquired(t, source).(*offsetSession)
 			db.Exec(`UPDATE offsets SET available_after = now() + interval '1 hour'`) // its successor's
-			if err := s.load(t.Context(), []partName{{"t", 7}}); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.link.do(func(conn *pgx.Conn) error { return s.renew(t.Context(), conn) }); !errors.Is(err, relay.ErrLeaseLost) {
+			must(t, s.load(t.Context(), []partName{{"t", 7}}))
+			if err := s.link.Do(func(conn *pgx.Conn) error { return s.renew(t.Context(), conn) }); !errors.Is(err, relay.ErrLeaseLost) {
 				t.Errorf("the lease is renewed: %v", err)
 			}
 		})

@@ -17,6 +17,10 @@ import (
 	"github.com/pgoutbox/outbox/internal/sqlstate"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/reading"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -38,10 +42,10 @@ type offsetSession struct {
 	parts   map[partName]*part
 
 	// The rest belongs to Next.
-	page    pageSize
+	page    reading.PageSize
 	lookAt  time.Time // when to look for new topics and partitions
 	refused refusedOffsets
-	horizon horizon // of ids that come from a sequence
+	horizon reading.Horizon // of ids that come from a sequence
 }
 
 var _ strategy = (*offsetSession)(nil)
@@ -55,7 +59,7 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 	mayTakeBack := x.pooled == nil && o.owner
 	if mayTakeBack {
 		// No other relay has this name while we hold the lock.
-		lock := t.nameLock(fmt.Sprintf("%s/%d/%d", src.owner, cfg.Group, cfg.Groups))
+		lock := t.NameLock(fmt.Sprintf("%s/%d/%d", src.owner, cfg.Group, cfg.Groups))
 		if err := src.awaitLock(ctx, x.conn, lock, "another relay of this name lives"); err != nil {
 			return nil, err
 		}
@@ -65,7 +69,7 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 		return nil, err
 	}
 	s := &offsetSession{session: x, offsets: o, token: token, renewed: since, parts: make(map[partName]*part),
-		page: pageSize{least: minPage, pageBytes: cfg.PageBytes}, horizon: newHorizon(t)}
+		page: reading.PageSize{Least: reading.MinPage, PageBytes: cfg.PageBytes}, horizon: reading.NewHorizon(t)}
 	if x.pooled == nil {
 		s.locks()
 	}
@@ -76,18 +80,18 @@ func newOffset(ctx context.Context, x *session) (relay.Session, error) {
 // prepareOffsets is prepare for a strategy that moves an offset.
 func (s *session) prepareOffsets(ctx context.Context) (*offsets, error) {
 	src, t, byTransaction := s.source, s.table, s.source.strategy == mapping.XMin
-	if t.info.Column(t.mapping.ID).Kind != mapping.KindInteger {
+	if t.Info.Column(t.Mapping.ID).Kind != mapping.KindInteger {
 		return nil, outbox.Permanent(fmt.Errorf("%w: column %q of table %s is of type %s, but an offset has to be a whole number",
-			mapping.ErrMapping, t.mapping.ID, t.name, t.idType))
+			mapping.ErrMapping, t.Mapping.ID, t.Name, t.IDType))
 	}
 	if !byTransaction {
-		if err := numbers(src, t); err != nil {
+		if err := checkNumbers(src, t); err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, dial.PrepareWithin)
 	defer cancel()
-	s.marks = newStatements(t, true, false, "", nil, src.cfg.Logger)
+	s.statements = marking.NewStatements(t, true, false, "", nil, src.cfg.Logger)
 	return resolveOffsets(ctx, s.conn, t, byTransaction, src.owner, src.cfg)
 }
 
@@ -142,24 +146,24 @@ func (s *offsetSession) take(ctx context.Context, limit int) ([]relay.Delivery, 
 	if err := s.look(ctx); err != nil {
 		return nil, err
 	}
-	return s.read(ctx, s.page.rows(limit))
+	return s.read(ctx, s.page.Rows(limit))
 }
 
-// numbers checks, or warns about, where ids come from when they alone give the order.
-func numbers(s *Source, t *table) error {
-	id := t.info.Column(t.mapping.ID)
+// checkNumbers checks, or warns about, where ids come from when they alone give the order.
+func checkNumbers(s *Source, t *existing.Table) error {
+	id := t.Info.Column(t.Mapping.ID)
 	switch {
-	case t.along == alongSequence:
+	case t.Along == existing.AlongSequence:
 		return nil
 	case id.Sequence != 0:
 		return outbox.Permanent(fmt.Errorf("%w: table %s: %s, and a row that commits after a higher id was read would be lost, "+
 			"whatever lock its writer takes; let ids ascend as they are drawn, all from one sequence: "+
 			"ALTER SEQUENCE … INCREMENT 1 NO CYCLE CACHE 1",
-			mapping.ErrMapping, t.name, id.Disorder()))
+			mapping.ErrMapping, t.Name, id.Disorder()))
 	}
 	s.cfg.Logger.Warn("ids don't come from a sequence: a row that commits after a higher id was read is lost, so every "+
 		"writer must draw its id and insert under a lock that conflicts with itself",
-		"relay", s.owner, "table", s.mapping.Table, "column", t.mapping.ID)
+		"relay", s.owner, "table", s.mapping.Table, "column", t.Mapping.ID)
 	return nil
 }
 
@@ -179,7 +183,7 @@ func (s *offsetSession) look(ctx context.Context) error {
 	if started.After(s.refused.until) {
 		s.refused = refusedOffsets{}
 	}
-	unknown, err := s.unknown(ctx)
+	unknown, err := s.newParts(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,8 +196,8 @@ func (s *offsetSession) look(ctx context.Context) error {
 	return nil
 }
 
-// unknown lists the topics and partitions with messages of which the offset is not loaded.
-func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err error) {
+// newParts lists the topics and partitions with messages of which the offset is not loaded.
+func (s *offsetSession) newParts(ctx context.Context) (unknown []partName, err error) {
 	var name partName
 	rows, _ := s.reading.Query(ctx, s.offsets.pairs) // its error is returned with the rows
 	_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition}, func() error {
@@ -205,28 +209,28 @@ func (s *offsetSession) unknown(ctx context.Context) (unknown []partName, err er
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for topics: %w", explain(err))
+		return nil, fmt.Errorf("look for topics: %w", existing.Explain(err))
 	}
 	return unknown, nil
 }
 
 func (s *offsetSession) load(ctx context.Context, names []partName) error {
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	ctx, cancel := s.source.lasting(ctx)
 	defer cancel()
-	return s.link.do(func(conn *pgx.Conn) error {
+	return s.link.Do(func(conn *pgx.Conn) error {
 		s.mu.Lock()
 		token := s.token
 		s.mu.Unlock()
 		if err := s.insert(ctx, conn, names, token); err != nil {
-			return fmt.Errorf("insert offsets: %w", explain(err))
+			return fmt.Errorf("insert offsets: %w", existing.Explain(err))
 		}
 		if _, err := conn.Exec(ctx, s.offsets.adopt, topics, partitions, token); err != nil {
-			return fmt.Errorf("take over offsets: %w", explain(err))
+			return fmt.Errorf("take over offsets: %w", existing.Explain(err))
 		}
 		rows, err := conn.Query(ctx, s.offsets.load, topics, partitions, token)
 		if err != nil {
-			return fmt.Errorf("read offsets: %w", explain(err))
+			return fmt.Errorf("read offsets: %w", existing.Explain(err))
 		}
 		var name partName
 		var at place
@@ -241,7 +245,7 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("read offsets: %w", explain(err))
+			return fmt.Errorf("read offsets: %w", existing.Explain(err))
 		}
 		return nil
 	})
@@ -249,7 +253,7 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 
 // insert inserts offsets. If their table can't have some, it inserts the others.
 func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []partName, token int64) error {
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	_, err := conn.Exec(ctx, s.offsets.insert, topics, partitions, token)
 	code := sqlstate.Of(err)
 	switch {
@@ -264,10 +268,10 @@ func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []part
 		return nil
 	}
 	if s.refused.names == nil {
-		s.refused = refusedOffsets{names: make(map[partName]bool), until: time.Now().Add(againAfter)}
+		s.refused = refusedOffsets{names: make(map[partName]bool), until: time.Now().Add(marking.AgainAfter)}
 	}
 	s.refused.names[names[0]] = true
-	table, repair := s.table.mapping.Offsets.Table, "let that constraint allow it"
+	table, repair := s.table.Mapping.Offsets.Table, "let that constraint allow it"
 	switch code[:2] {
 	case "22":
 		repair = "run: ALTER TABLE " + table + " ALTER COLUMN topic TYPE text, ALTER COLUMN partition TYPE bigint"
@@ -280,7 +284,7 @@ func (s *offsetSession) insert(ctx context.Context, conn *pgx.Conn, names []part
 	return nil
 }
 
-func split2(names []partName) (topics []string, partitions []int64) {
+func topicsAndPartitions(names []partName) (topics []string, partitions []int64) {
 	for _, n := range names {
 		topics, partitions = append(topics, n.topic), append(partitions, n.partition)
 	}
@@ -307,7 +311,7 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 		s.pace.polled(false, false)
 		return nil, nil
 	}
-	highest, more, err := s.decided(ctx)
+	highest, more, err := s.highestFinal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -316,52 +320,46 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	for i, p := range open {
 		names[i], transactions[i], ids[i] = p.name, p.read.transaction, p.read.id
 	}
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	each := max(size/len(open), min(size, 16))
-	args := []any{topics, partitions, transactions, ids, each, highest}
-	ds, rows, err := s.table.query(ctx, s.reading, &s.free, readPart, s.offsets.scan, args...)
-	if schema.IsDataError(err) {
-		ds, rows, err = s.table.query(ctx, s.reading, &s.free, readPart, s.table.without(s.offsets.scan), args...)
-		if err == nil {
-			err = s.table.fill(ctx, s.reading, ds, rows, true)
-		}
-	}
+	ds, rows, err := s.table.QueryEach(ctx, s.reading, &s.free, readPart, true,
+		s.offsets.scan, topics, partitions, transactions, ids, each, highest)
 	if err != nil {
-		return nil, fmt.Errorf("poll: %w", explain(err))
+		return nil, fmt.Errorf("poll: %w", existing.Explain(err))
 	}
-	s.page.observe(ds)
+	s.page.Observe(ds)
 	s.pace.polled(len(ds) > 0 || more, len(ds) >= each)
-	s.ledger.add(ds, rows, true)
+	s.ledger.Add(ds, rows, true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range ds {
-		p := open[rows[i].place-1]
-		p.read = place{rows[i].token, ds[i].Position}
+		p := open[rows[i].Place-1]
+		p.read = place{rows[i].Token, ds[i].Position}
 		p.entries = append(p.entries, partEntry{place: p.read, ref: ds[i].Ref})
 	}
 	return ds, nil
 }
 
-// decided returns the highest id up to which every number is committed or never will be, and whether higher ones were
-// drawn since the last call. Up to that id, ids are read once and in order, whether or not their writers take turns: an
-// INSERT locks the table before it draws its id (see horizon). A later statement reads the rows.
-func (s *offsetSession) decided(ctx context.Context) (highest int64, more bool, err error) {
+// highestFinal returns the highest id up to which every number is committed or never will be, and whether higher ones
+// were drawn since the last call. Up to that id, ids are read once and in order, whether or not their writers take
+// turns: an INSERT locks the table before it draws its id (see reading.Horizon). A later statement reads the rows.
+func (s *offsetSession) highestFinal(ctx context.Context) (highest int64, more bool, err error) {
 	if s.offsets.look == "" {
 		return math.MaxInt64, false, nil
 	}
-	before := s.horizon.candidate
+	before := s.horizon.Candidate
 	var writers []string
 	var drawn *int64
-	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.bound, s.own).Scan(&highest, &writers, &drawn); err != nil {
-		return 0, false, fmt.Errorf("look for writers: %w", explain(err))
+	if err := s.reading.QueryRow(ctx, s.offsets.look, s.horizon.Bound, s.own).Scan(&highest, &writers, &drawn); err != nil {
+		return 0, false, fmt.Errorf("look for writers: %w", existing.Explain(err))
 	}
 	if drawn != nil {
 		if err := s.refuseAhead(highest, *drawn); err != nil {
 			return 0, false, err
 		}
 	}
-	s.horizon.scanned(time.Now(), false, 0, highest, writers, sight{complete: true, hidden: math.MaxInt64})
-	return s.horizon.bound, s.horizon.candidate > before, nil
+	s.horizon.Advance(time.Now(), false, 0, highest, writers, reading.Scan{Complete: true, Hidden: math.MaxInt64})
+	return s.horizon.Bound, s.horizon.Candidate > before, nil
 }
 
 // refuseAhead returns an error if an offset or a row is beyond what the sequence has drawn: what it draws next would be
@@ -375,13 +373,13 @@ func (s *offsetSession) refuseAhead(highest, drawn int64) error {
 			return outbox.Permanent(fmt.Errorf("the offset of topic %q and partition %d in %s is %d, and the sequence of table %s stands "+
 				"at %d: rows up to the offset would be lost. The sequence was set back (TRUNCATE … RESTART IDENTITY, setval): with all "+
 				"relays stopped, set last_processed_id to the last id that was delivered, or delete that offset if none was",
-				name.topic, name.partition, t.mapping.Offsets.Table, p.read.id, t.name, drawn))
+				name.topic, name.partition, t.Mapping.Offsets.Table, p.read.id, t.Name, drawn))
 		}
 	}
 	if highest > drawn {
 		return outbox.Permanent(fmt.Errorf("table %s has had a row with the id %d, and its sequence stands at %d: rows that it "+
 			"numbers later would be lost behind that offset. The row was numbered by hand, or the sequence was set back: set "+
-			"the sequence to that id by setval, or give the row a number of the sequence", t.name, highest, drawn))
+			"the sequence to that id by setval, or give the row a number of the sequence", t.Name, highest, drawn))
 	}
 	return nil
 }
@@ -391,17 +389,17 @@ func (s *offsetSession) errForeign(name partName, at place) error {
 	return outbox.Permanent(fmt.Errorf("topic %q and partition %d of table %s, or its offset %s/%d in %s, has the number of a transaction "+
 		"that has not begun in this cluster: its rows would not be delivered. They came by a dump from another cluster: "+
 		"docs/mapping.md, \"After a dump\", has the statements that renumber them",
-		name.topic, name.partition, s.table.name, at.transaction, at.id, s.table.mapping.Offsets.Table))
+		name.topic, name.partition, s.table.Name, at.transaction, at.id, s.table.Mapping.Offsets.Table))
 }
 
 // readPart reads the columns of a scan after those of the table: the number of the row's part, its partition, its
 // transaction.
-func readPart(d *relay.Delivery, r *row, v [][]byte) error {
+func readPart(d *relay.Delivery, r *existing.Row, v [][]byte) error {
 	if len(v) != 3 || len(v[0]) != 8 || len(v[1]) != 8 {
-		return errRow
+		return existing.ErrRow
 	}
-	r.place = int64(binary.BigEndian.Uint64(v[0]))
-	r.token = string(v[2])
+	r.Place = int64(binary.BigEndian.Uint64(v[0]))
+	r.Token = string(v[2])
 	d.Shard = int(binary.BigEndian.Uint64(v[1]) & math.MaxInt64 % schema.ShardCount)
 	return nil
 }
@@ -418,26 +416,26 @@ func (s *offsetSession) entry(ref uint64) (*part, *partEntry) {
 }
 
 func (s *offsetSession) Settle(ctx context.Context, settlement relay.Settlement) error {
-	return s.link.do(func(conn *pgx.Conn) error {
-		x := split(settlement, s.ledger.through(settlement.Through))
-		o := x.outcomes(s.holds, false)
-		o.delivered, o.waiting = nil, nil // this strategy marks no row
-		s.note(x)
+	return s.link.Do(func(conn *pgx.Conn) error {
+		sorted := pending.Sort(settlement, s.ledger.Through(settlement.Through))
+		o := sorted.Outcomes(s.holds, false)
+		o.Delivered, o.Waiting = nil, nil // this strategy marks no row
+		s.note(sorted)
 		if err := s.store(ctx, conn, o); err != nil {
 			return err
 		}
-		s.remember(x)
+		s.remember(sorted)
 		return nil
 	})
 }
 
 // note records in the parts which rows are done and which are set aside.
-func (s *offsetSession) note(x *settled) {
+func (s *offsetSession) note(sorted *pending.Sorted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	through := uint64(0)
-	if n := len(x.entries); n > 0 {
-		through = x.entries[n-1].ref
+	if n := len(sorted.Entries); n > 0 {
+		through = sorted.Entries[n-1].Ref
 	}
 	for _, p := range s.parts {
 		for i := range p.entries {
@@ -445,7 +443,7 @@ func (s *offsetSession) note(x *settled) {
 			if e.ref > through {
 				break
 			}
-			if x.hold[e.ref] != nil {
+			if sorted.HoldByRef[e.ref] != nil {
 				e.held = true
 			} else if !e.held {
 				e.done = true
@@ -457,11 +455,11 @@ func (s *offsetSession) note(x *settled) {
 			e.done = true
 		}
 	}
-	for _, d := range x.HeldDelivered {
+	for _, d := range sorted.HeldDelivered {
 		finish(d)
 	}
-	for i := range x.HeldDead {
-		finish(x.HeldDead[i].Delivery)
+	for i := range sorted.HeldDead {
+		finish(sorted.HeldDead[i].Delivery)
 	}
 	for _, p := range s.parts {
 		p.advance()
@@ -469,7 +467,7 @@ func (s *offsetSession) note(x *settled) {
 }
 
 // store moves the offsets and writes dead letters in one transaction, if this session still has the offsets.
-func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *marking.Outcomes) error {
 	s.mu.Lock()
 	token := s.token
 	var moved []*part
@@ -483,25 +481,25 @@ func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) 
 		}
 	}
 	s.mu.Unlock()
-	if len(moved) == 0 && o.empty() {
+	if len(moved) == 0 && o.Empty() {
 		return nil
 	}
-	topics, partitions := split2(names)
+	topics, partitions := topicsAndPartitions(names)
 	move := func(db execer) error {
 		tag, err := db.Exec(ctx, s.offsets.move, topics, partitions, transactions, ids, token)
 		if sqlstate.Of(err) == "22003" {
 			return outbox.Permanent(fmt.Errorf("move the offsets: %w: run: ALTER TABLE %s ALTER COLUMN last_processed_id TYPE bigint",
-				err, s.table.mapping.Offsets.Table))
+				err, s.table.Mapping.Offsets.Table))
 		}
 		if err != nil {
-			return fmt.Errorf("move the offsets: %w", explain(err))
+			return fmt.Errorf("move the offsets: %w", existing.Explain(err))
 		}
 		if tag.RowsAffected() != int64(len(names)) {
 			return errOffsetsLost
 		}
 		return nil
 	}
-	if o.empty() {
+	if o.Empty() {
 		if err := move(conn); err != nil {
 			return err
 		}
@@ -516,7 +514,7 @@ func (s *offsetSession) store(ctx context.Context, conn *pgx.Conn, o *outcomes) 
 	return nil
 }
 
-func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcomes, token int64, move func(execer) error) error {
+func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *marking.Outcomes, token int64, move func(execer) error) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("keep dead letters: %w", err)
@@ -525,7 +523,7 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 	// If a row waits, no offset moves, and the update of offsets doesn't check the lease. So this statement does.
 	tag, err := tx.Exec(ctx, s.offsets.check, token)
 	if err != nil {
-		return fmt.Errorf("keep dead letters: %w", explain(err))
+		return fmt.Errorf("keep dead letters: %w", existing.Explain(err))
 	}
 	if tag.RowsAffected() != 1 {
 		return errOffsetsLost
@@ -534,11 +532,11 @@ func (s *offsetSession) storeDead(ctx context.Context, conn *pgx.Conn, o *outcom
 		return err
 	}
 	b := &pgx.Batch{}
-	if err := s.marks.queue(conn, b, o, &outcomes{}); err != nil {
+	if err := s.statements.Queue(conn, b, o, &marking.Outcomes{}); err != nil {
 		return err
 	}
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("keep dead letters: %w", s.table.explainDead(err))
+		return fmt.Errorf("keep dead letters: %w", s.table.ExplainDead(err))
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("keep dead letters: %w", err)
@@ -551,7 +549,7 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	s.mu.Lock()
 	token := s.token
 	s.mu.Unlock()
-	if err := seen(ctx, conn, s.table.name); err != nil {
+	if err := existing.RefuseHidden(ctx, conn, s.table.Name); err != nil {
 		return err
 	}
 	since := time.Now()
@@ -574,7 +572,7 @@ func (s *offsetSession) renew(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (s *offsetSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *offsetSession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	return s.reload(ctx, lane, limit, s.forget)
 }
 
@@ -592,7 +590,7 @@ func (s *offsetSession) forget(refs map[uint64]bool) {
 
 // Expires is the time before which no other relay can take the offsets.
 func (s *offsetSession) Expires() time.Time {
-	if s.link.failure() != nil {
+	if s.link.Failure() != nil {
 		return time.Time{}
 	}
 	s.mu.Lock()

@@ -14,6 +14,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/reading"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -37,14 +39,15 @@ type offsets struct {
 	move    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 token
 	check   string // $1 token: the row of the group, locked, if it is still ours
 	scan    string // $1 topics, $2 partitions, $3 transactions, $4 ids, $5 limit of each, $6 highest id
-	look    string // lookSQL, and what the sequence has drawn; empty: by transaction, or ids come from no sequence
+	look    string // reading.LookSQL; what the sequence has drawn; empty: by transaction, or ids come from no sequence
 }
 
 // everyTopic stands for the topic in the offsets of a table that is not read per topic.
 const everyTopic = "*"
 
-func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction bool, owner string, cfg Config) (*offsets, error) {
-	name, err := mapping.ParseTableName(t.mapping.Offsets.Table)
+func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *existing.Table, byTransaction bool,
+	owner string, cfg Config) (*offsets, error) {
+	name, err := mapping.ParseTableName(t.Mapping.Offsets.Table)
 	if err != nil {
 		return nil, outbox.Permanent(err)
 	}
@@ -55,7 +58,7 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 	if err != nil {
 		return nil, err
 	}
-	if err := seen(ctx, conn, name.String()); err != nil {
+	if err := existing.RefuseHidden(ctx, conn, name.String()); err != nil {
 		return nil, err
 	}
 	needed := []string{"topic", "partition", "last_processed_id", "available_after"}
@@ -80,8 +83,8 @@ func resolveOffsets(ctx context.Context, conn *pgx.Conn, t *table, byTransaction
 	return newOffsets(t, info, byTransaction, owner, cfg), nil
 }
 
-func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string, cfg Config) *offsets {
-	m := &t.mapping.Offsets
+func newOffsets(t *existing.Table, info *mapping.Table, byTransaction bool, owner string, cfg Config) *offsets {
+	m := &t.Mapping.Offsets
 	name := info.TableName().String()
 	o := &offsets{owner: info.Column("owner") != nil}
 	transaction := info.Column("last_processed_transaction_id") != nil
@@ -151,12 +154,8 @@ func newOffsets(t *table, info *mapping.Table, byTransaction bool, owner string,
 		"o.available_after = %s", name, moved, fmt.Sprintf(token, "$5"))
 	o.pairs = pairsSQL(t, cfg)
 	o.scan = scanSQL(t, m, byTransaction, cfg)
-	if !byTransaction && t.along == alongSequence {
-		drawn := "NULL::bigint"
-		if t.by == t.id {
-			drawn = drawnSQL(t.info.Column(t.mapping.ID))
-		}
-		o.look = fmt.Sprintf("SELECT l.*, %s FROM (%s) l", drawn, t.lookSQL())
+	if !byTransaction && t.Along == existing.AlongSequence {
+		o.look = reading.LookSQL(t, t.By == t.ID)
 	}
 	return o
 }
@@ -166,25 +165,18 @@ func inGroup(partition string, cfg Config) string {
 	return fmt.Sprintf("(%s %% %[2]d + %[2]d) %% %[2]d = %[3]d", partition, cfg.Groups, cfg.Group)
 }
 
-// drawnSQL is the last number that the sequence of c has drawn, at least that of every row that the statement sees. It
-// is NULL if the sequence has drawn none, or if this role may not read it.
-func drawnSQL(c *mapping.TableColumn) string {
-	return fmt.Sprintf("CASE WHEN has_sequence_privilege(%[1]d::oid, 'USAGE, SELECT') THEN "+
-		"pg_sequence_last_value(%[1]d::oid::regclass) END", c.Sequence)
-}
-
 // pairsSQL walks from one topic and partition to the next along their index.
-func pairsSQL(t *table, cfg Config) string {
-	m := &t.mapping.Offsets
+func pairsSQL(t *existing.Table, cfg Config) string {
+	m := &t.Mapping.Offsets
 	var columns, names string
 	group := inGroup("p.partition", cfg)
 	switch {
 	case m.Topic != "" && m.Partition != "":
-		columns, names = column(m.Topic)+" AS topic, "+column(m.Partition)+" AS partition", "topic, partition"
+		columns, names = existing.Column(m.Topic)+" AS topic, "+existing.Column(m.Partition)+" AS partition", "topic, partition"
 	case m.Partition != "":
-		columns, names = column(m.Partition)+" AS partition", "partition"
+		columns, names = existing.Column(m.Partition)+" AS partition", "partition"
 	case m.Topic != "":
-		columns, names = column(m.Topic)+" AS topic", "topic"
+		columns, names = existing.Column(m.Topic)+" AS topic", "topic"
 	default:
 		return fmt.Sprintf("SELECT '%s'::text, %d::bigint", everyTopic, cfg.Group)
 	}
@@ -195,87 +187,80 @@ func pairsSQL(t *table, cfg Config) string {
 	if m.Partition == "" {
 		partition, group = fmt.Sprintf("%d::bigint", cfg.Group), "true"
 	}
-	if c := t.info.Column(m.Topic); c != nil && c.Folds { // one step of the walk would pass all spellings of a topic
+	if c := t.Info.Column(m.Topic); c != nil && c.Folds { // one step of the walk would pass all spellings of a topic
 		return fmt.Sprintf("SELECT %s, %s FROM (SELECT DISTINCT %s FROM %s m) p WHERE %s", topic, partition,
-			strings.Replace(columns, column(m.Topic), textOf(m.Topic), 1), t.name, group)
+			strings.Replace(columns, existing.Column(m.Topic), topicText(m.Topic), 1), t.Name, group)
 	}
 	var order, after string
 	switch names {
 	case "topic, partition":
-		order = column(m.Topic) + ", " + column(m.Partition)
+		order = existing.Column(m.Topic) + ", " + existing.Column(m.Partition)
 		after = fmt.Sprintf("(%s) > (p.topic, p.partition)", order)
 	case "partition":
-		order = column(m.Partition)
+		order = existing.Column(m.Partition)
 		after = order + " > p.partition"
 	default:
-		order = column(m.Topic)
+		order = existing.Column(m.Topic)
 		after = order + " > p.topic"
 	}
 	return fmt.Sprintf(`WITH RECURSIVE p AS (
 	(SELECT %s FROM %s m ORDER BY %s LIMIT 1)
 	UNION ALL
 	SELECT n.* FROM p, LATERAL (SELECT %s FROM %s m WHERE %s ORDER BY %s LIMIT 1) n
-) SELECT %s, %s FROM p WHERE %s`, columns, t.name, order, columns, t.name, after, order, topic, partition, group)
+) SELECT %s, %s FROM p WHERE %s`, columns, t.Name, order, columns, t.Name, after, order, topic, partition, group)
 }
 
-// textOf is a topic as a text that equals no other text.
-func textOf(name string) string { return column(name) + `::text COLLATE "C"` }
+// topicText is a topic as a text that equals no other text.
+func topicText(name string) string { return existing.Column(name) + `::text COLLATE "C"` }
 
 // foreignSQL is whether the offset o, or a row of its topic and partition, has the number of a transaction that has not
 // begun in this cluster: both came by a dump from one that was further.
-func foreignSQL(t *table) string {
+func foreignSQL(t *existing.Table) string {
 	const next = "pg_snapshot_xmax(pg_current_snapshot())"
-	m := &t.mapping.Offsets
-	where := column(m.Transaction) + " >= " + next
+	m := &t.Mapping.Offsets
+	where := existing.Column(m.Transaction) + " >= " + next
 	if m.Topic != "" {
-		where += " AND " + column(m.Topic) + " = o.topic"
+		where += " AND " + existing.Column(m.Topic) + " = o.topic"
 	}
 	if m.Partition != "" {
-		where += " AND " + column(m.Partition) + " = o.partition"
+		where += " AND " + existing.Column(m.Partition) + " = o.partition"
 	}
-	return fmt.Sprintf("(o.last_processed_transaction_id >= %s OR EXISTS (SELECT FROM %s m WHERE %s))", next, t.name, where)
+	return fmt.Sprintf("(o.last_processed_transaction_id >= %s OR EXISTS (SELECT FROM %s m WHERE %s))", next, t.Name, where)
 }
 
 // scanSQL reads the rows behind the offset of each topic and partition. It compares the pair of transaction and id as
 // one value, so it continues in the middle of a transaction that a page has cut.
-func scanSQL(t *table, m *mapping.Offsets, byTransaction bool, cfg Config) string {
+func scanSQL(t *existing.Table, m *mapping.Offsets, byTransaction bool, cfg Config) string {
 	// In a session that isn't ours, a policy would hide rows without an error, and the offset would pass them.
-	where := "NOT row_security_active(" + schema.QuoteLiteral(t.name) + "::regclass)"
-	if c := t.info.Column(m.Topic); c != nil && c.Folds {
-		where += fmt.Sprintf(" AND %s = o.topic::%s AND %s = o.topic", column(m.Topic), c.Base, textOf(m.Topic))
+	where := "NOT row_security_active(" + schema.QuoteLiteral(t.Name) + "::regclass)"
+	if c := t.Info.Column(m.Topic); c != nil && c.Folds {
+		where += fmt.Sprintf(" AND %s = o.topic::%s AND %s = o.topic", existing.Column(m.Topic), c.Base, topicText(m.Topic))
 	} else if c != nil {
-		where += " AND " + column(m.Topic) + " = o.topic"
+		where += " AND " + existing.Column(m.Topic) + " = o.topic"
 	}
 	shard := shardSQL(t)
 	if m.Partition != "" {
-		where += " AND " + column(m.Partition) + " = o.partition"
-		shard = column(m.Partition) + "::bigint"
+		where += " AND " + existing.Column(m.Partition) + " = o.partition"
+		shard = existing.Column(m.Partition) + "::bigint"
 	} else if cfg.Groups > 1 {
 		where += fmt.Sprintf(" AND %s %% %d = %d", shard, cfg.Groups, cfg.Group)
 	}
-	order, transaction := t.id, "'0'::text"
+	order, transaction := t.ID, "'0'::text"
 	if byTransaction {
-		x := column(m.Transaction)
-		order, transaction = x+", "+t.id, x+"::text"
+		x := existing.Column(m.Transaction)
+		order, transaction = x+", "+t.ID, x+"::text"
 		where += fmt.Sprintf(" AND (%s) > (o.transaction::xid8, o.id) AND %s < pg_snapshot_xmin(pg_current_snapshot()) "+
 			"AND $6::bigint IS NOT NULL", order, x)
 	} else {
-		where += fmt.Sprintf(" AND %s > o.id AND %s <= $6::bigint AND o.transaction IS NOT NULL", t.id, t.id)
+		where += fmt.Sprintf(" AND %s > o.id AND %s <= $6::bigint AND o.transaction IS NOT NULL", t.ID, t.ID)
 	}
 	return fmt.Sprintf(`SELECT %s, o.n, %s, %s FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) WITH ORDINALITY o (topic, partition, transaction, id, n)
-CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`, t.columns, shard, transaction, t.name, where, order)
+CROSS JOIN LATERAL (SELECT * FROM %s m WHERE %s ORDER BY %s LIMIT $5::bigint) m`, t.Columns, shard, transaction, t.Name, where, order)
 }
 
 // shardSQL spreads the rows of a table without a partition column, by their key.
-func shardSQL(t *table) string {
-	text := func(expression string) string {
-		return `nullif((` + expression + `)::text COLLATE "C", '')`
-	}
-	key := text(t.template(t.mapping.Key))
-	if t.mapping.AggregateID != "" {
-		key = "coalesce(" + key + ", " + text(column(t.mapping.AggregateID)) + ")"
-	}
-	return fmt.Sprintf("abs(hashtextextended(coalesce(%s, %s::text), 0) %% %d)", key, t.id, schema.ShardCount)
+func shardSQL(t *existing.Table) string {
+	return fmt.Sprintf("abs(%s %% %d)", reading.LaneSQL(t), schema.ShardCount)
 }
 
 // take waits until all offsets of the group are free and takes them.
@@ -284,20 +269,13 @@ func (o *offsets) take(ctx context.Context, conn *pgx.Conn, s *Source, mayTakeBa
 	if mayTakeBack {
 		owner = s.owner
 	}
-	for waited := false; ; waited = true {
+	err = s.await(ctx, "another relay owns the offsets", func() (bool, error) {
 		if since, token, err = o.tryTake(ctx, conn, owner, s); err != nil {
-			return since, 0, fmt.Errorf("take the offsets: %w", explain(err))
+			err = fmt.Errorf("take the offsets: %w", existing.Explain(err))
 		}
-		if token != 0 {
-			return since, token, nil
-		}
-		if !waited {
-			s.cfg.Logger.Info("waiting: another relay owns the offsets", "relay", s.owner, "table", s.mapping.Table, "group", s.cfg.Group)
-		}
-		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
-			return since, 0, err
-		}
-	}
+		return token != 0, err
+	}, "group", s.cfg.Group)
+	return since, token, err
 }
 
 func (o *offsets) tryTake(ctx context.Context, conn *pgx.Conn, owner string, s *Source) (since time.Time, token int64, err error) {

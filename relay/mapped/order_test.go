@@ -44,10 +44,7 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(messagesTable)
-	source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"), Config{Name: "one"}))
 	s := acquired(t, source).(*leaseSession)
 	conn := db.Connect()
 	lock := func(call string) {
@@ -58,8 +55,8 @@ func TestLeaseTakesARowWhoseWriterBeganAfterThePoll(t *testing.T) {
 	lock("pg_advisory_lock")
 	polled := make(chan []relay.Delivery, 1)
 	go func() {
-		ds, _, err := s.reader.poll(context.WithoutCancel(t.Context()),
-			10, s.own, s.known, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
+		ds, _, err := s.reader.Poll(context.WithoutCancel(t.Context()),
+			10, s.own, s.omit, "SELECT pg_advisory_lock(1), pg_advisory_unlock(1)")
 		if err != nil {
 			t.Error(err)
 		}
@@ -80,9 +77,7 @@ func payloads(t *testing.T, s relay.Session, n int) (all []string) {
 	t.Helper()
 	for _, d := range read(t, s, n) {
 		all = append(all, string(d.Payload))
-		if err := s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}))
 	}
 	return all
 }
@@ -100,13 +95,9 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE key = 'k' FOR UPDATE`)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return func() {
-				if err := tx.Commit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tx.Commit(t.Context()))
 			}
 		},
 		"by its time": func(db database) func() {
@@ -125,10 +116,8 @@ func TestAMessageIsNotOvertakenWhileItsRowIsHidden(t *testing.T) {
 		t.Run(c.strategy+", "+c.hidden, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[c.strategy](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[c.strategy](db.Config(),
+				Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			s := acquired(t, source) // before: alone, it would take back what is reserved
 			db.Exec(insertEvent, "k", "1")
 			show := hide[c.hidden](db)
@@ -168,10 +157,7 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 					return Open(mapping.Advisory, db.Config(), preset(t, "outbox", "outbox"), Config{Name: "one"})
 				},
 			}[name]
-			source, err := open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open())
 			const total = 400
 			written := make(chan error, 1)
 			conn := db.Connect()
@@ -192,14 +178,10 @@ func TestTheOrderHoldsBesideAWriterThatLocksTheKeysRows(t *testing.T) {
 						t.Fatalf("number %s came in the place of %d", got, want)
 					}
 					want++
-					if err := s.Settle(t.Context(), relay.Settlement{Through: &batch[0], Delivered: 1}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, s.Settle(t.Context(), relay.Settlement{Through: &batch[0], Delivered: 1}))
 				}
 			}
-			if err := <-written; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-written)
 		})
 	}
 }
@@ -232,26 +214,19 @@ func TestMessagesBehindAHiddenOneKeepNobodyElseWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, 3000) n`)
 			db.Exec(insertEvent, "other", "other")
 			tx, err := db.Connect().Begin(t.Context())
 			if err == nil {
 				_, err = tx.Exec(t.Context(), `SELECT FROM events WHERE id = 1 FOR UPDATE`)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := acquired(t, source)
 			if got := payloads(t, s, 1); got[0] != "other" {
 				t.Fatalf("got %q", got)
 			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit(t.Context()))
 			for i, got := range payloads(t, s, 3000) {
 				if got != fmt.Sprint(i+1) {
 					t.Fatalf("got %s in the place of %d", got, i+1)
@@ -269,11 +244,8 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(messagesTable)
 	open := func() *leaseSession {
-		source, err := Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
-			Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.Lease, db.Config(), preset(t, "outbox_messages_lease", "outbox_messages"),
+			Config{Name: "one", Lease: shortLease, PollIdle: 5 * time.Millisecond}))
 		return acquired(t, source).(*leaseSession)
 	}
 	for n := 1; n <= 3; n++ {
@@ -281,7 +253,7 @@ func TestAKilledRelaysReservationsAreNotOvertaken(t *testing.T) {
 	}
 	killed := open()
 	read(t, killed, 3)
-	crash(killed.source, killed.link, killed.reader.conn)
+	crash(killed.source, killed.link, killed.reader.Conn)
 	db.Exec(insertMessage, "k", 4)
 	db.Exec(insertMessage, "k", 5)
 	for i, got := range payloads(t, open(), 5) {
@@ -299,10 +271,7 @@ func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			open := func(relay string) relay.Session {
-				s, err := strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := opened(t)(strategies()[name](db.Config(), Config{Name: relay, PollIdle: 5 * time.Millisecond}))
 				return acquired(t, s)
 			}
 			slow, quick := open("slow"), open("quick")
@@ -313,9 +282,7 @@ func TestTwoRelaysKeepTheOrderOfAKey(t *testing.T) {
 			if got := payloads(t, quick, 1); got[0] != "other" {
 				t.Fatalf("the other relay got %q while the first message of its key is on its way", got)
 			}
-			if err := slow.Settle(t.Context(), relay.Settlement{Through: &first[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, slow.Settle(t.Context(), relay.Settlement{Through: &first[0], Delivered: 1}))
 			if got := payloads(t, quick, 1); got[0] != "2" {
 				t.Errorf("got %q", got)
 			}

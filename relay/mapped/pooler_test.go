@@ -37,24 +37,18 @@ func startPooler(t *testing.T, db database, size int) *pgx.ConnConfig {
 	p := &pooler{t: t, servers: make(chan *pgconn.HijackedConn, size)}
 	for range size {
 		conn, err := pgconn.ConnectConfig(t.Context(), &db.Config().Config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := conn.SyncConn(t.Context()); err != nil { // or pgx may still read in the background
 			t.Fatal(err)
 		}
 		server, err := conn.Hijack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = server.Conn.Close() })
 		p.settings = server.ParameterStatuses
 		p.servers <- server
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -144,15 +138,12 @@ func TestAnAdvisoryLockIsNotHeldThroughAPoolerOfTransactions(t *testing.T) {
 	servers.Long(t)
 	for _, size := range []int{1, 2, 5} {
 		db := newDatabase(t)
-		source, err := Open(mapping.Advisory, startPooler(t, db, size), events(), Config{Name: "one"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.Advisory, startPooler(t, db, size), events(), Config{Name: "one"}))
 		ctx, cancel := context.WithCancel(await.Context(t))
 		if size == 1 { // the deadline may be the answer
 			ctx, cancel = context.WithTimeout(ctx, await.Expiry(5*time.Second))
 		}
-		_, err = source.Acquire(ctx)
+		_, err := source.Acquire(ctx)
 		cancel()
 		// With a single connection in the pool the probe can wait for itself; then the relay waits as well.
 		if !errors.Is(err, ErrTransactionPooler) && (size > 1 || !errors.Is(err, context.DeadlineExceeded)) {
@@ -168,10 +159,7 @@ func TestLeasesWorkThroughAPoolerOfTransactions(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', (n % 9)::text, convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
 	m := events()
 	m.Claim = mapping.Claim{Until: "locked_until", Owner: "owner"}
-	source, err := Open(mapping.Lease, startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.Lease, startPooler(t, db, 3), m, Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	broker := relaytest.NewMemory()
 	ctx, stop := testdb.Run(t, source, broker, relay.Config{Batch: 50})
 	if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) >= total }); err != nil {
@@ -195,10 +183,7 @@ func TestSettingsThatMatterAreRefusedBehindAPoolerOfTransactions(t *testing.T) {
 		"synchronous_commit = 'off'"} {
 		db := newDatabase(t)
 		db.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + strings.ReplaceAll(setting, "'", "''") + `', current_database()); END $$`)
-		source, err := Open(mapping.SkipLocked, startPooler(t, db, 3), events(), Config{Name: "one"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.SkipLocked, startPooler(t, db, 3), events(), Config{Name: "one"}))
 		name, _, _ := strings.Cut(setting, " ")
 		s, err := source.Acquire(t.Context())
 		if err == nil {
@@ -221,26 +206,18 @@ func TestRelaysReadThroughAPoolerOfSessions(t *testing.T) {
 			b := servers.OwnPgBouncer(t, servers.PgBouncerConfig{Server: net.JoinHostPort(direct.Host, strconv.Itoa(int(direct.Port))),
 				Settings: map[string]string{"pool_mode": "session"}})
 			pooled, err := pgx.ParseConfig(b.URL(direct.Database))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range 3 {
 				db.Exec(`INSERT INTO events (topic, key, payload, part) VALUES ('t', 'a', $1, 0)`, strconv.Itoa(i))
 				source, err := newSource(pooled, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s := acquired(t, source)
 				ds := read(t, s, 1)
 				if got := string(ds[0].Payload); got != strconv.Itoa(i) {
 					t.Errorf("read %s, want %d", got, i)
 				}
-				if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}); err != nil {
-					t.Fatal(err)
-				}
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[0]}))
+				must(t, s.Close(t.Context()))
 			}
 		})
 	}

@@ -15,6 +15,11 @@ import (
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/reading"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -27,7 +32,7 @@ import (
 // The result says what could not be tried, "" for nothing. If a right is missing, the error has the statements that
 // grant all rights that the strategy needs.
 func (s *Source) Probe(ctx context.Context) (untried string, err error) {
-	p := &probe{session: session{source: s, holds: newHolds(nil)}}
+	p := &probe{session: session{source: s, holds: pending.NewHolds(nil)}}
 	defer func() { dial.HangUp(p.conn) }()
 	untried, err = p.run(ctx)
 	if sqlstate.Of(err) == "42501" && !errors.Is(err, schema.ErrHidden) && !errors.Is(err, wal.ErrMayNotStream) {
@@ -69,8 +74,8 @@ func (p *probe) run(ctx context.Context) (untried string, err error) {
 	return p.untried, err
 }
 
-// within runs f in a transaction, and takes back what it did.
-func (p *probe) within(ctx context.Context, f func() error) error {
+// inTransaction runs f in a transaction, and takes back what it did.
+func (p *probe) inTransaction(ctx context.Context, f func() error) error {
 	if err := p.exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
@@ -82,11 +87,11 @@ func (p *probe) within(ctx context.Context, f func() error) error {
 
 func (p *probe) exec(ctx context.Context, sql string, args ...any) error {
 	_, err := p.conn.Exec(ctx, sql, args...)
-	return explain(err)
+	return existing.Explain(err)
 }
 
-// under runs f under a savepoint and takes back what it did, so that the next outcome finds the row as it was.
-func (p *probe) under(ctx context.Context, f func() error) error {
+// inSavepoint runs f under a savepoint and takes back what it did, so that the next outcome finds the row as it was.
+func (p *probe) inSavepoint(ctx context.Context, f func() error) error {
 	if err := p.exec(ctx, "SAVEPOINT outbox_probe"); err != nil {
 		return err
 	}
@@ -100,15 +105,15 @@ func (p *probe) under(ctx context.Context, f func() error) error {
 // rows tries a strategy that marks rows.
 func (p *probe) rows(ctx context.Context) error {
 	claims := p.prepare()
-	return p.within(ctx, func() error {
-		var rows []row
+	return p.inTransaction(ctx, func() error {
+		var rows []existing.Row
 		// A text that has no UTF-8 form is no fault of the mapping.
-		err := p.table.attempt(ctx, p.conn, func() (err error) {
-			_, rows, err = p.reader.pollFor(ctx, 1, p.own, p.leaveNone, "", false)
+		err := p.table.Attempt(ctx, p.conn, func() (err error) {
+			_, rows, err = p.reader.PollFor(ctx, 1, p.own, p.leaveNone, "", false)
 			return err
 		})
 		if schema.IsDataError(err) {
-			_, rows, err = p.reader.pollFor(ctx, 1, p.own, p.leaveNone, "", true)
+			_, rows, err = p.reader.PollFor(ctx, 1, p.own, p.leaveNone, "", true)
 		}
 		if err != nil {
 			return err
@@ -127,13 +132,13 @@ func (p *probe) rows(ctx context.Context) error {
 func (p *probe) leaveNone(int64) []string { return nil }
 
 // sample is the row that is marked, none if none waits. A row that the poll has not locked may be another relay's.
-func (p *probe) sample(ctx context.Context, rows []row) ([]mark, error) {
-	if len(rows) > 0 && !p.reader.claims {
+func (p *probe) sample(ctx context.Context, rows []existing.Row) ([]marking.Mark, error) {
+	if len(rows) > 0 && !p.reader.Claims {
 		var locked bool
 		sql := fmt.Sprintf("SELECT true FROM %s m WHERE %s = $1::text::%s AND %s FOR UPDATE SKIP LOCKED",
-			p.table.name, p.table.id, p.table.idType, p.table.waiting)
-		if err := p.conn.QueryRow(ctx, sql, rows[0].id).Scan(&locked); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return nil, fmt.Errorf("lock a row: %w", explain(err))
+			p.table.Name, p.table.ID, p.table.IDType, p.table.Waiting)
+		if err := p.conn.QueryRow(ctx, sql, rows[0].ID).Scan(&locked); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, fmt.Errorf("lock a row: %w", existing.Explain(err))
 		}
 		if !locked {
 			rows = nil
@@ -143,58 +148,58 @@ func (p *probe) sample(ctx context.Context, rows []row) ([]mark, error) {
 		return nil, nil
 	}
 	wait := time.Minute
-	return []mark{{id: rows[0].id, token: rows[0].token, identity: rows[0].identity, attempts: 1, wait: &wait, reason: relay.ReasonRefused,
-		err: errors.New("a probe tries how a failure is recorded, and takes it back")}}, nil
+	return []marking.Mark{{ID: rows[0].ID, Token: rows[0].Token, Identity: rows[0].Identity, Attempts: 1, Wait: &wait,
+		Reason: relay.ReasonRefused, Err: errors.New("a probe tries how a failure is recorded, and takes it back")}}, nil
 }
 
 // outcomes marks a row as each settlement can, or no row, which shows missing rights at least.
-func (p *probe) outcomes(ctx context.Context, marks []mark) error {
-	s := p.marks
-	blocked := append([]mark(nil), marks...)
+func (p *probe) outcomes(ctx context.Context, marks []marking.Mark) error {
+	s := p.statements
+	blocked := append([]marking.Mark(nil), marks...)
 	for i := range blocked {
-		blocked[i].wait, blocked[i].blocked = nil, true
+		blocked[i].Wait, blocked[i].Blocked = nil, true
 	}
-	waits, bury := p.table.mapping.Unsettled(), "make a dead letter of a row"
-	if s.table.dead != nil {
-		bury += " in " + s.table.dead.TableName().String()
+	waits, bury := p.table.Mapping.Unsettled(), "make a dead letter of a row"
+	if p.table.Dead != nil {
+		bury += " in " + p.table.Dead.TableName().String()
 	}
 	for _, o := range []struct {
 		what, sql string
 		args      []any
 		still     string // the condition that the row has not got the outcome
 	}{
-		{"mark a row as delivered", s.done, s.doneArgs(marks), waits},
-		{"mark a row for another attempt", s.waiting, s.waitingArgs(p.conn, marks), "NOT (" + waits + ")"},
-		{"mark a row as blocked", s.waiting, s.waitingArgs(p.conn, blocked), "NOT (" + waits + ")"},
-		{bury, s.dead, s.deadArgs(p.conn, marks), waits},
+		{"mark a row as delivered", s.Done, s.DoneArgs(marks), waits},
+		{"mark a row for another attempt", s.Waiting, s.WaitingArgs(p.conn, marks), "NOT (" + waits + ")"},
+		{"mark a row as blocked", s.Waiting, s.WaitingArgs(p.conn, blocked), "NOT (" + waits + ")"},
+		{bury, s.Dead, s.DeadArgs(p.conn, marks), waits},
 	} {
 		if o.sql == "" {
 			continue // the mapping has no column for it
 		}
-		if o.sql == s.dead && s.table.dead != nil {
+		if o.sql == s.Dead && p.table.Dead != nil {
 			if err := p.deadTable(ctx, len(marks) == 0); err != nil {
 				return fmt.Errorf("%s: %w", o.what, err)
 			}
 		}
-		err := p.under(ctx, func() error {
+		err := p.inSavepoint(ctx, func() error {
 			var there, ids []string
 			err := p.conn.QueryRow(ctx, o.sql, o.args...).Scan(&there, &ids)
 			if err != nil || len(marks) == 0 {
-				return explain(err)
+				return existing.Explain(err)
 			}
 			var unmarked bool
-			if s.done != "" {
+			if s.Done != "" {
 				err = p.conn.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s m WHERE %s = $1::text::%s AND %s)",
-					p.table.name, p.table.id, p.table.idType, o.still), marks[0].id).Scan(&unmarked)
+					p.table.Name, p.table.ID, p.table.IDType, o.still), marks[0].ID).Scan(&unmarked)
 			}
 			if err == nil && (len(ids) == 0 || unmarked) {
 				err = outbox.Permanent(fmt.Errorf("table %s keeps the row as it was, without an error: look at its triggers and rules",
-					p.table.name))
+					p.table.Name))
 			}
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("%s%s: %w", o.what, rowOf(marks), err)
+			return fmt.Errorf("%s%s: %w", o.what, rowText(marks), err)
 		}
 	}
 	if len(marks) == 0 {
@@ -203,25 +208,25 @@ func (p *probe) outcomes(ctx context.Context, marks []mark) error {
 	return nil
 }
 
-// rowOf names the row of an error: another one may be accepted.
-func rowOf(marks []mark) string {
+// rowText names the row of an error: another one may be accepted.
+func rowText(marks []marking.Mark) string {
 	if len(marks) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (id %.100q)", marks[0].id)
+	return fmt.Sprintf(" (id %.100q)", marks[0].ID)
 }
 
 // reservations tries what a lease does between the claim and the mark.
-func (p *probe) reservations(ctx context.Context, c *claims, marks []mark) error {
-	columns := newColumns(marks)
+func (p *probe) reservations(ctx context.Context, c *claims, marks []marking.Mark) error {
+	columns := marking.NewColumns(marks)
 	for _, o := range []struct{ what, sql string }{
 		{"renew reservations", c.renew}, {"claim rows again", c.again}, {"give reservations up", c.release},
 	} {
-		args := []any{columns.ids, columns.tokens}
+		args := []any{columns.IDs, columns.Tokens}
 		if o.sql == c.again {
-			args = append(args, columns.blocked, columns.identity)
+			args = append(args, columns.Blocked, columns.Identity)
 		}
-		err := p.under(ctx, func() error { return p.exec(ctx, o.sql, args...) })
+		err := p.inSavepoint(ctx, func() error { return p.exec(ctx, o.sql, args...) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", o.what, err)
 		}
@@ -246,31 +251,30 @@ func (p *probe) offsets(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &offsetSession{session: &p.session, offsets: o, parts: make(map[partName]*part), horizon: newHorizon(p.table),
-		page: pageSize{pageBytes: p.source.cfg.PageBytes}}
+	s := &offsetSession{session: &p.session, offsets: o, parts: make(map[partName]*part), horizon: reading.NewHorizon(p.table),
+		page: reading.PageSize{PageBytes: p.source.cfg.PageBytes}}
 	p.strategy = s
-	// Nothing keeps it alive.
-	p.link = &link{conn: p.conn, lease: p.source.cfg.Lease, keep: ping, kept: time.Now(), broken: make(chan struct{})}
-	p.pace = pace{cfg: &p.source.cfg, broken: p.link.broken}
-	names, err := s.unknown(ctx)
+	p.link = link.New(p.conn, p.source.cfg.Lease, link.Ping)
+	p.pace = pace{cfg: &p.source.cfg, broken: p.link.Ended()}
+	names, err := s.newParts(ctx)
 	if err != nil {
 		return err
 	}
 	names = names[:min(len(names), probeParts)]
-	if err := p.within(ctx, func() error { return p.lease(ctx, s, names) }); err != nil {
+	if err := p.inTransaction(ctx, func() error { return p.lease(ctx, s, names) }); err != nil {
 		return err
 	}
-	return p.within(ctx, func() error {
-		var rows []row
+	return p.inTransaction(ctx, func() error {
+		var rows []existing.Row
 		if len(s.parts) > 0 {
 			if _, err := s.read(ctx, 1); err != nil {
 				return err
 			}
-			for _, e := range s.ledger.all() {
-				rows = append(rows, e.row)
+			for _, e := range s.ledger.All() {
+				rows = append(rows, e.Row)
 			}
 		}
-		p.reader = &reader{claims: true} // a row that is copied needs no lock
+		p.reader = &reading.Reader{Claims: true} // a row that is copied needs no lock
 		marks, err := p.sample(ctx, rows)
 		if err != nil {
 			return err
@@ -279,12 +283,12 @@ func (p *probe) offsets(ctx context.Context) error {
 	})
 }
 
-// lease takes the offsets, whoever has them, moves them to where they are, and gives them back.
+// lease takes the offsets, also from another relay, moves them to where they are, and gives them back.
 func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) error {
 	o := s.offsets
 	fail := func(what string, err error) error {
 		if err != nil {
-			err = fmt.Errorf("%s: %w", what, explain(err))
+			err = fmt.Errorf("%s: %w", what, existing.Explain(err))
 		}
 		return err
 	}
@@ -303,7 +307,7 @@ func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) e
 	if s.token = token; len(names) == 0 { // what is then inserted later needs the same rights
 		err = p.exec(ctx, "EXPLAIN "+o.begin)
 		if err == nil {
-			info, _ := mapping.ParseTableName(p.table.mapping.Offsets.Table) // it was read
+			info, _ := mapping.ParseTableName(p.table.Mapping.Offsets.Table) // it was read
 			err = p.mayDraw(ctx, info.String(), []string{})
 		}
 		if err != nil {
@@ -316,7 +320,7 @@ func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) e
 	for _, part := range s.parts {
 		part.moved = true
 	}
-	if err := s.store(ctx, p.conn, &outcomes{}); err != nil {
+	if err := s.store(ctx, p.conn, &marking.Outcomes{}); err != nil {
 		return err
 	}
 	if err := s.renew(ctx, p.conn); err != nil {
@@ -332,21 +336,17 @@ func (p *probe) lease(ctx context.Context, s *offsetSession, names []partName) e
 func (p *probe) log(ctx context.Context) error {
 	cfg := &p.source.cfg
 	err := wal.ProbeTail(ctx, p.source.conn, wal.TailConfig{Slot: cfg.Slot, Publication: cfg.Publication, Logger: cfg.Logger,
-		Table: p.table.info.TableName(), OID: p.table.info.OID})
-	if p.table.dead == nil {
+		Table: p.table.Info.TableName(), OID: p.table.Info.OID})
+	if p.table.Dead == nil {
 		return err
 	}
-	row := &logRow{layout: &logLayout{table: p.table, columns: make(map[string]int)}}
-	for i, c := range p.table.info.Columns {
-		row.layout.columns[c.Name], row.values = i, append(row.values, wal.Value{Null: true})
-	}
-	sql, args := p.table.burySQL(p.conn, row, &relay.Dead{Delivery: &relay.Delivery{}, Reason: relay.ReasonRefused})
+	sql, args := p.table.BurySQL(p.conn, p.table.NullRow(), &relay.Dead{Delivery: &relay.Delivery{}, Reason: relay.ReasonRefused})
 	buryErr := p.exec(ctx, "EXPLAIN "+sql, args...)
-	for _, c := range p.table.dead.Columns { // the texts of the log are cast, which fails with the first row
-		was := p.table.info.Column(c.Name)
+	for _, c := range p.table.Dead.Columns { // the texts of the log are cast, which fails with the first row
+		was := p.table.Info.Column(c.Name)
 		if was != nil && c.Kind != was.Kind && c.Kind != mapping.KindText && c.Kind != mapping.KindBytes {
 			buryErr = errors.Join(buryErr, outbox.Permanent(fmt.Errorf("%w: column %q of the table of dead letters %s is of type %s, and "+
-				"of table %s of type %s", mapping.ErrMapping, c.Name, p.table.dead.TableName(), c.Type, p.table.name, was.Type)))
+				"of table %s of type %s", mapping.ErrMapping, c.Name, p.table.Dead.TableName(), c.Type, p.table.Name, was.Type)))
 		}
 	}
 	if buryErr == nil {
@@ -364,25 +364,25 @@ func (p *probe) log(ctx context.Context) error {
 // deadTable refuses a table of dead letters in which no row can be inserted. If none is inserted, it also looks at the
 // numbers that the table would draw.
 func (p *probe) deadTable(ctx context.Context, untried bool) error {
-	t, m := p.table, &p.table.mapping
+	t, m := p.table, &p.table.Mapping
 	filled := []string{"reason", "error", "attempts", "dead_at", m.Failure.Error, m.Failure.Attempts}
-	for _, c := range t.info.Columns {
+	for _, c := range t.Info.Columns {
 		filled = append(filled, c.Name)
 	}
 	var empty string
 	err := p.conn.QueryRow(ctx, `SELECT coalesce(string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum), '') FROM pg_catalog.pg_attribute a
 		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
-		AND a.attname <> ALL($2::text[])`, t.dead.OID, filled).Scan(&empty)
+		AND a.attname <> ALL($2::text[])`, t.Dead.OID, filled).Scan(&empty)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look at the table of dead letters: %w", explain(err))
+		return fmt.Errorf("look at the table of dead letters: %w", existing.Explain(err))
 	case empty != "":
 		return outbox.Permanent(fmt.Errorf("%w: the table of dead letters %s has columns that are NOT NULL, have no default, and that "+
-			"table %s doesn't have: %s; run ALTER TABLE … ALTER … DROP NOT NULL", mapping.ErrMapping, t.dead.TableName(), t.name, empty))
+			"table %s doesn't have: %s; run ALTER TABLE … ALTER … DROP NOT NULL", mapping.ErrMapping, t.Dead.TableName(), t.Name, empty))
 	case !untried:
 		return nil
 	}
-	return p.mayDraw(ctx, t.dead.TableName().String(), filled)
+	return p.mayDraw(ctx, t.Dead.TableName().String(), filled)
 }
 
 // mayDraw returns an error if the defaults of a table's columns, other than those that are filled, use a sequence that
@@ -398,7 +398,7 @@ func (p *probe) mayDraw(ctx context.Context, table string, filled []string) erro
 			AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE, UPDATE') END`,
 		table, filled).Scan(&sequences)
 	if err != nil {
-		return fmt.Errorf("look at the sequences of %s: %w", table, explain(err))
+		return fmt.Errorf("look at the sequences of %s: %w", table, existing.Explain(err))
 	}
 	if sequences != "" {
 		return outbox.Permanent(fmt.Errorf("this role may not draw numbers for table %s: as its owner run: "+
@@ -407,21 +407,21 @@ func (p *probe) mayDraw(ctx context.Context, table string, filled []string) erro
 	return nil
 }
 
-// noteTriggers notes what can only be told with a row.
+// noteTriggers notes what can only be tried with a row.
 func (p *probe) noteTriggers(ctx context.Context) error {
 	p.untried = "no row waits, so none was marked"
-	tables := []uint32{p.table.info.OID}
-	if p.table.dead != nil {
-		tables = append(tables, p.table.dead.OID)
+	tables := []uint32{p.table.Info.OID}
+	if p.table.Dead != nil {
+		tables = append(tables, p.table.Dead.OID)
 	}
 	rows, err := p.conn.Query(ctx, `SELECT DISTINCT quote_ident(g.tgname) FROM pg_catalog.pg_trigger g
 		WHERE g.tgrelid = ANY($1::oid[]) AND NOT g.tgisinternal AND g.tgenabled <> 'D' ORDER BY 1`, tables)
 	if err != nil {
-		return fmt.Errorf("look at the triggers: %w", explain(err))
+		return fmt.Errorf("look at the triggers: %w", existing.Explain(err))
 	}
 	triggers, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return fmt.Errorf("look at the triggers: %w", explain(err))
+		return fmt.Errorf("look at the triggers: %w", existing.Explain(err))
 	}
 	if len(triggers) > 0 {
 		p.untried += ", and what " + strings.Join(triggers, ", ") + " does shows with the first row"
@@ -435,7 +435,7 @@ func (p *probe) listen(ctx context.Context) error {
 		p.untried = strings.TrimPrefix(p.untried+"; no notification comes through the pooler, so rows wait for polls", "; ")
 		return nil
 	}
-	return p.within(ctx, func() error { return p.exec(ctx, "LISTEN "+schema.QuoteIdentifier(p.source.cfg.Notify)) })
+	return p.inTransaction(ctx, func() error { return p.exec(ctx, "LISTEN "+schema.QuoteIdentifier(p.source.cfg.Notify)) })
 }
 
 // Probe deletes one row as Once does, with an archive if there is one, and takes it back.
@@ -448,9 +448,9 @@ func (p *Purge) Probe(ctx context.Context) error {
 	}
 	sql, err := p.sql(ctx, probe.conn, t)
 	if err == nil {
-		err = probe.within(ctx, func() error {
+		err = probe.inTransaction(ctx, func() error {
 			if _, err = p.delete(ctx, probe.conn, sql, 1); err != nil {
-				return fmt.Errorf("delete delivered rows: %w", explain(err))
+				return fmt.Errorf("delete delivered rows: %w", existing.Explain(err))
 			}
 			return probe.exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
 		})
@@ -460,7 +460,7 @@ func (p *Purge) Probe(ctx context.Context) error {
 		if p.cfg.Archive != "" {
 			archive = "; GRANT INSERT ON " + p.cfg.Archive + " TO " + pgx.Identifier{p.source.conn.User}.Sanitize()
 		}
-		err = fmt.Errorf("%w: as the owner of the tables run: GRANT SELECT, UPDATE, DELETE ON %s TO %s%s", err, t.name,
+		err = fmt.Errorf("%w: as the owner of the tables run: GRANT SELECT, UPDATE, DELETE ON %s TO %s%s", err, t.Name,
 			pgx.Identifier{p.source.conn.User}.Sanitize(), archive)
 	}
 	return err

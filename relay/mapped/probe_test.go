@@ -20,9 +20,9 @@ import (
 const log = "log"
 
 var (
-	marking = []string{"skiplocked", "advisory", "lease", "lease by status"}
+	markers = []string{"skiplocked", "advisory", "lease", "lease by status"}
 	moving  = []string{"xmin", "serial"}
-	tables  = slices.Concat(marking, moving)
+	tables  = slices.Concat(markers, moving)
 	every   = append([]string{log}, tables...)
 	kinds   = []string{"advisory", "lease", "serial", log} // one of each
 )
@@ -91,7 +91,7 @@ func (p probed) delivers(strategy string) {
 		t.Fatalf("%d of %d messages came: %v", len(broker.Messages()), want, err)
 	}
 	p.Await(`SELECT EXISTS (SELECT FROM dead_events WHERE key = 'c')`)
-	if slices.Contains(marking, strategy) {
+	if slices.Contains(markers, strategy) {
 		p.Await(`SELECT NOT EXISTS (SELECT FROM events WHERE status <> 'done')`)
 	}
 }
@@ -115,12 +115,12 @@ func TestWhatAProbeFindsWellIsDelivered(t *testing.T) {
 		"only reading is the role's": {of: every, prep: `ALTER ROLE ROLE SET default_transaction_read_only = on`},
 		"SELECT lacks":               {of: tables, prep: `REVOKE SELECT ON events FROM ROLE`, want: "permission denied"},
 		"SELECT lacks and no row":    {of: kinds[:3], empty: true, prep: `REVOKE SELECT ON events FROM ROLE`, want: "permission denied"},
-		"UPDATE lacks":               {of: marking, prep: `REVOKE UPDATE ON events FROM ROLE`, want: "permission denied"},
-		"DELETE lacks":               {of: marking, prep: `REVOKE DELETE ON events FROM ROLE`, want: "permission denied"},
-		"DELETE lacks and no row":    {of: marking, empty: true, prep: `REVOKE DELETE ON events FROM ROLE`, want: "permission denied"},
-		"UPDATE of one column is there": {of: marking, empty: true, want: "permission denied",
+		"UPDATE lacks":               {of: markers, prep: `REVOKE UPDATE ON events FROM ROLE`, want: "permission denied"},
+		"DELETE lacks":               {of: markers, prep: `REVOKE DELETE ON events FROM ROLE`, want: "permission denied"},
+		"DELETE lacks and no row":    {of: markers, empty: true, prep: `REVOKE DELETE ON events FROM ROLE`, want: "permission denied"},
+		"UPDATE of one column is there": {of: markers, empty: true, want: "permission denied",
 			prep: `REVOKE UPDATE ON events FROM ROLE; GRANT UPDATE (status, locked_until, owner, attempts) ON events TO ROLE`},
-		"UPDATE of the columns suffices": {of: marking,
+		"UPDATE of the columns suffices": {of: markers,
 			prep: `REVOKE UPDATE ON events FROM ROLE; GRANT UPDATE (status, locked_until, owner, attempts, error) ON events TO ROLE`},
 		"the schema is closed": {of: kinds, prep: `REVOKE USAGE ON SCHEMA public FROM PUBLIC`, want: "events",
 			repair: `GRANT USAGE ON SCHEMA public TO ROLE`},
@@ -145,23 +145,23 @@ func TestWhatAProbeFindsWellIsDelivered(t *testing.T) {
 		"another dead letter has the id": {of: kinds[:3], want: "ids were used twice",
 			prep:   `ALTER TABLE dead_events ADD PRIMARY KEY (id); INSERT INTO dead_events SELECT * FROM events; UPDATE dead_events SET payload = 'other'`,
 			repair: `DELETE FROM dead_events`},
-		"a trigger refuses what is done": {of: marking, want: "not this one", repair: `DROP TRIGGER act ON events`,
+		"a trigger refuses what is done": {of: markers, want: "not this one", repair: `DROP TRIGGER act ON events`,
 			prep: fmt.Sprintf(trigger, `RAISE ''not this one''`, `TRIGGER act BEFORE UPDATE ON events FOR EACH ROW WHEN (NEW.status = 'done')`)},
-		"a trigger refuses at the end": {of: marking, want: "not this one", repair: `DROP TRIGGER act ON events`,
+		"a trigger refuses at the end": {of: markers, want: "not this one", repair: `DROP TRIGGER act ON events`,
 			prep: fmt.Sprintf(trigger, `RAISE ''not this one''`, `CONSTRAINT TRIGGER act AFTER UPDATE ON events
 				DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.status = 'done')`)},
-		"a trigger refuses failures": {of: marking, want: "not this one", repair: `DROP TRIGGER act ON events`,
+		"a trigger refuses failures": {of: markers, want: "not this one", repair: `DROP TRIGGER act ON events`,
 			prep: fmt.Sprintf(trigger, `RAISE ''not this one''`, `TRIGGER act BEFORE UPDATE ON events FOR EACH ROW WHEN (NEW.error IS NOT NULL)`)},
 		"a trigger refuses dead letters": {of: kinds[:3], want: "not this one", repair: `DROP TRIGGER act ON dead_events`,
 			prep: fmt.Sprintf(trigger, `RAISE ''not this one''`, `TRIGGER act BEFORE INSERT ON dead_events FOR EACH ROW`)},
-		"a trigger writes elsewhere": {of: marking, want: "permission denied for table notes", repair: `GRANT INSERT ON notes TO ROLE`,
+		"a trigger writes elsewhere": {of: markers, want: "permission denied for table notes", repair: `GRANT INSERT ON notes TO ROLE`,
 			prep: `CREATE TABLE notes (id bigint); ` +
 				fmt.Sprintf(trigger, `INSERT INTO notes VALUES (1); RETURN NEW`, `TRIGGER act AFTER UPDATE ON events FOR EACH ROW`)},
-		"a trigger keeps rows": {of: marking, want: "triggers", repair: `DROP TRIGGER act ON events`,
+		"a trigger keeps rows": {of: markers, want: "triggers", repair: `DROP TRIGGER act ON events`,
 			prep: fmt.Sprintf(trigger, `RETURN NULL`, `TRIGGER act BEFORE UPDATE ON events FOR EACH ROW WHEN (NEW.status = 'done')`)},
-		"a trigger sets a row back": {of: marking, want: "triggers", repair: `DROP TRIGGER act ON events`,
+		"a trigger sets a row back": {of: markers, want: "triggers", repair: `DROP TRIGGER act ON events`,
 			prep: fmt.Sprintf(trigger, `NEW.status = OLD.status; RETURN NEW`, `TRIGGER act BEFORE UPDATE ON events FOR EACH ROW WHEN (NEW.status = 'done')`)},
-		"a condition refuses what is done": {of: marking, want: "picky", repair: `ALTER TABLE events DROP CONSTRAINT picky`,
+		"a condition refuses what is done": {of: markers, want: "picky", repair: `ALTER TABLE events DROP CONSTRAINT picky`,
 			prep: `ALTER TABLE events ADD CONSTRAINT picky CHECK (status <> 'done' OR topic <> 't')`},
 		"offsets can't be inserted": {of: moving, prep: `REVOKE INSERT ON offsets FROM ROLE`, want: "permission denied"},
 		"offsets can't be inserted and no row": {of: moving, empty: true, prep: `REVOKE INSERT ON offsets FROM ROLE`,
@@ -279,10 +279,7 @@ func TestEveryPresetIsProbed(t *testing.T) {
 			t.Cleanup(func() { database{db}.drop(role) })
 			conn := db.Config()
 			conn.User = role
-			source, err := Open(preset.Strategy, conn, m, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(preset.Strategy, conn, m, Config{Name: "one", PollIdle: time.Millisecond, Notify: "wake"})).(*Source)
 			if _, err := source.Probe(t.Context()); err == nil {
 				t.Error("a role without a right is well")
 			}

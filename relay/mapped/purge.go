@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -115,7 +116,7 @@ func (p *Purge) Once(ctx context.Context) (total int64, err error) {
 	for {
 		n, err := p.batch(ctx, conn, sql)
 		if err != nil {
-			return total, fmt.Errorf("delete delivered rows: %w", explain(err))
+			return total, fmt.Errorf("delete delivered rows: %w", existing.Explain(err))
 		}
 		total += n
 		if n < purgeBatch {
@@ -152,7 +153,7 @@ func (p *Purge) delete(ctx context.Context, conn *pgx.Conn, sql string, most int
 }
 
 // sql is the statement that deletes rows, or moves them to the archive.
-func (p *Purge) sql(ctx context.Context, conn *pgx.Conn, t *table) (string, error) {
+func (p *Purge) sql(ctx context.Context, conn *pgx.Conn, t *existing.Table) (string, error) {
 	if p.cfg.Archive == "" {
 		return purgeSQL(t), nil
 	}
@@ -160,16 +161,16 @@ func (p *Purge) sql(ctx context.Context, conn *pgx.Conn, t *table) (string, erro
 }
 
 // archive makes a DELETE insert the rows that it returns into the archive, in the same statement.
-func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql string) (string, error) {
-	info, err := readTable(ctx, conn, p.cfg.Archive)
+func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *existing.Table, sql string) (string, error) {
+	info, err := existing.ReadTable(ctx, conn, p.cfg.Archive)
 	if err != nil {
 		return "", err
 	}
-	if info.OID == t.info.OID {
-		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", mapping.ErrMapping, t.name))
+	if info.OID == t.Info.OID {
+		return "", outbox.Permanent(fmt.Errorf("%w: table %s can't be its own archive", mapping.ErrMapping, t.Name))
 	}
 	var columns, missing []string
-	for _, c := range t.info.Columns {
+	for _, c := range t.Info.Columns {
 		switch kept := info.Column(c.Name); {
 		case kept == nil:
 			missing = append(missing, schema.QuoteIdentifier(c.Name))
@@ -179,7 +180,7 @@ func (p *Purge) archive(ctx context.Context, conn *pgx.Conn, t *table, sql strin
 	}
 	if missing != nil {
 		return "", outbox.Permanent(fmt.Errorf("%w: the archive %s lacks columns of table %s, which would be lost: %s",
-			mapping.ErrMapping, info.TableName(), t.name, strings.Join(missing, ", ")))
+			mapping.ErrMapping, info.TableName(), t.Name, strings.Join(missing, ", ")))
 	}
 	list := strings.Join(columns, ", ")
 	return fmt.Sprintf(`WITH gone AS (%s RETURNING *), kept AS (INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM gone RETURNING 1)
@@ -187,17 +188,17 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`, sql, info.Tabl
 }
 
 // purgeSQL deletes the oldest delivered rows. It skips rows that other transactions have locked.
-func purgeSQL(t *table) string {
-	m := &t.mapping
-	at := column(deliveredAt(m))
+func purgeSQL(t *existing.Table) string {
+	m := &t.Mapping
+	at := existing.Column(deliveredAt(m))
 	var done string
 	switch m.Done.How {
 	case mapping.DoneBoolean:
-		done = column(m.Done.Column) + " AND "
+		done = existing.Column(m.Done.Column) + " AND "
 	case mapping.DoneStatus:
-		done = column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Value) + " AND "
+		done = existing.Column(m.Done.Column) + " = " + schema.QuoteLiteral(m.Done.Value) + " AND "
 	}
 	return fmt.Sprintf(`DELETE FROM %s WHERE %s IN (
 	SELECT %s FROM %s m WHERE %s%s < now() - $1::bigint * interval '1 microsecond' ORDER BY %s LIMIT $2::bigint FOR UPDATE SKIP LOCKED)`,
-		t.name, schema.QuoteIdentifier(m.ID), t.id, t.name, done, at, at)
+		t.Name, schema.QuoteIdentifier(m.ID), t.ID, t.Name, done, at, at)
 }

@@ -43,9 +43,7 @@ func TestBinaryKeysHaveOneEncodingWhateverIsInThem(t *testing.T) {
 				}
 				source, err := changed(func(m *mapping.Mapping) { m.RawKey = raw })[name](db.Config(),
 					Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				broker := relaytest.NewMemory()
 				broker.Fail(encoded(binaryKeys[1]), 4, errors.New("not now"))
 				broker.Fail(encoded(binaryKeys[2]), 1, outbox.Permanent(errors.New("never")))

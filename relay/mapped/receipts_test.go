@@ -12,7 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/relaytest"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 )
 
 // telling is a broker that tells where it has put messages, and refuses the payload "later" once.
@@ -38,19 +38,6 @@ func (b *telling) Publish(ctx context.Context, batch []*outbox.Message) []error 
 
 func (*telling) Close() error { return nil }
 
-func TestABrokerThatIsAskedForReceiptsAnswersAllElse(t *testing.T) {
-	t.Parallel()
-	m := events()
-	m.Done.Partition = "in_text"
-	source, err := Open(mapping.SkipLocked, newDatabase(t).Config(), m, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := relay.As[relay.Identifier](source.Broker(relaytest.NewMemory())); !ok {
-		t.Error("it can't be asked which broker it is")
-	}
-}
-
 func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{mapping.SkipLocked, mapping.Advisory, mapping.Lease} {
@@ -65,18 +52,15 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 				if strategy == mapping.Lease {
 					m.Claim.Until = "locked_until"
 				}
-				source, err := Open(strategy, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, stop := testdb.Run(t, source, source.Broker(&telling{}), relay.Config{
+				source := opened(t)(Open(strategy, db.Config(), m, Config{Name: "one", PollIdle: 5 * time.Millisecond})).(*Source)
+				_, stop := testdb.Run(t, source, &telling{}, relay.Config{
 					Backoff: relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}, HoldAfter: time.Millisecond})
 				db.Await("SELECT count(*) = 4 FROM events WHERE status = 'done'")
 				stop()
 				if wrong := db.Value("SELECT count(*) FROM events WHERE " + column + "::text <> length(key)::text"); wrong != "0" {
 					t.Errorf("%s rows have another partition", wrong)
 				}
-				if left := len(source.receipts.partitions); left != 0 {
+				if left := len(source.receipts.Partitions); left != 0 {
 					t.Errorf("%d receipts are still remembered", left)
 				}
 			})
@@ -84,17 +68,16 @@ func TestTheBrokersPartitionIsWrittenBack(t *testing.T) {
 	}
 }
 
-// Who doesn't tell leaves the column as it is, and who isn't asked is called as ever.
+// Who doesn't tell leaves the column as it is, and who has no column doesn't ask.
 func TestABrokerThatTellsNothingLeavesThePartitionAsItIs(t *testing.T) {
 	t.Parallel()
-	r := &receipts{}
-	r.accepted(outbox.ID{1}, outbox.Receipt{Partition: 7})
-	got := r.take([]mark{{message: outbox.ID{2}}, {message: outbox.ID{1}}})
+	r := &marking.Receipts{}
+	r.Accepted(outbox.ID{1}, outbox.Receipt{Partition: 7})
+	got := r.Take([]marking.Mark{{Message: outbox.ID{2}}, {Message: outbox.ID{1}}})
 	if got[0] != nil || got[1] == nil || *got[1] != "7" {
 		t.Errorf("got %v", got)
 	}
-	var s Source
-	if b := (&telling{}); s.Broker(b) != relay.Broker(b) {
+	if new(Source).Traits().Receipt != nil {
 		t.Error("the broker is asked though there is no column")
 	}
 	if !slices.ContainsFunc(mapping.Presets(), func(p mapping.Preset) bool { return p.Mapping.Done.Partition == "partition_id" }) {

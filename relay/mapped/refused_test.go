@@ -11,6 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -88,11 +89,8 @@ UPDATE dead_events SET payload = 'other'`,
 				for _, sql := range strings.Split(test.prepare, ";\n") {
 					db.Exec(sql)
 				}
-				source, err := strategies()[strategy](db.Config(),
-					Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[strategy](db.Config(),
+					Config{Name: "one", PollIdle: 5 * time.Millisecond, Lease: time.Minute}))
 				broker := relaytest.NewMemory()
 				broker.Fail("bad", test.fails, test.err)
 				ctx, stop := testdb.Run(t, source, broker,
@@ -142,10 +140,7 @@ func TestWhyNothingIsReadIsSaidOfRowsThatCanNotBeMarked(t *testing.T) {
 	db := newDatabase(t)
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'x'), ('t', 'l', 'y')`)
 	db.Exec(`ALTER TABLE events ADD CHECK (status <> 'done' OR id > 1)`)
-	source, err := Open(mapping.SkipLocked, db.Config(), events(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(Open(mapping.SkipLocked, db.Config(), events(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1}))
 	s := acquired(t, source)
 	b, err := s.Next(t.Context(), 1)
 	for i := 0; err == nil && i < 2 && len(b.Deliveries) > 0; i++ {
@@ -176,7 +171,7 @@ func TestAPublicationThatForbidsMarksIsNamedAndNoValueIs(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'secret', 'x')`)
 			db.Exec(c.sql)
 			_, err := db.Connect().Exec(t.Context(), "UPDATE events SET status = 'done'")
-			got := explain(err)
+			got := existing.Explain(err)
 			if !strings.Contains(got.Error(), c.has) || c.lacks != "" && strings.Contains(got.Error(), c.lacks) {
 				t.Errorf("got %v, want %q and not %q", got, c.has, c.lacks)
 			}

@@ -32,9 +32,7 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := byOffsets(t, db, "serial")
-			if err := readNothing(t, s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, readNothing(t, s))
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
@@ -48,10 +46,7 @@ func TestSerialWaitsForLowerIdsWhateverLockTheirWritersTake(t *testing.T) {
 // byOffsets acquires a session of a strategy that keeps offsets.
 func byOffsets(t *testing.T, db database, strategy string) *offsetSession {
 	t.Helper()
-	source, err := strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	return acquired(t, source).(*offsetSession)
 }
 
@@ -99,9 +94,7 @@ func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 			}
 			db.Exec("BEGIN; LOCK TABLE events; " + change.how + "; COMMIT")
 			if name != "a child" { // another table ends the session
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close(t.Context()))
 				s = byOffsets(t, db, "serial")
 			}
 			first := db.Connect()
@@ -109,9 +102,7 @@ func TestSerialWaitsForWritersOfATableThatReplacesItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Exec(fmt.Sprintf(insert, change.into, 3))
-			if err := readNothing(t, s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, readNothing(t, s))
 			if _, err := first.Exec(t.Context(), "COMMIT"); err != nil {
 				t.Fatal(err)
 			}
@@ -146,9 +137,7 @@ func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
 			}
 			running := c.strategy == "serial"
 			if !running { // its numbers are compared when a session begins, which a dump ends
-				if err := s.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close(t.Context()))
 			}
 			db.Exec(c.change)
 			if !running {
@@ -187,10 +176,7 @@ func TestOffsetsThatAreAheadOfTheirNumbersAreRefused(t *testing.T) {
 func TestSerialLosesNothingOfWritersUnderRowExclusive(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	source, err := strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["serial"](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond}))
 	broker := relaytest.NewMemory()
 	ctx, stop := testdb.Run(t, source, broker, relay.Config{})
 	var wg sync.WaitGroup
@@ -253,10 +239,7 @@ func TestSerialRefusesASequenceThatIsCached(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Exec(`ALTER SEQUENCE events_id_seq CACHE 20`)
-	source, err := strategies()["serial"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["serial"](db.Config(), Config{Name: "one"}))
 	if _, err := source.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "CACHE 20") {
 		t.Errorf("got %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,10 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/link"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/pending"
 )
 
 // holdTransactions is how many lanes that were set aside can be tried again at the same time.
@@ -25,18 +30,18 @@ const holdTransactions = 2
 // too. While the broker doesn't answer, its transactions stay open, and vacuum waits for them.
 type skipLockedSession struct {
 	*session
-	alone *statements // stores outcomes that the server has refused, of rows that are not locked
+	alone *marking.Statements // stores outcomes that the server has refused, of rows that are not locked
 
 	broken    chan struct{} // closed when a connection has ended
 	breakOnce sync.Once
 	freed     chan struct{} // signalled when Settle has ended a transaction
 
-	mu    sync.Mutex
-	links []*link
-	idle  []*link
-	open  []*transaction // those with batches, oldest first
-	over  []*transaction // those that are being committed
-	loads map[string]*transaction
+	mu         sync.Mutex
+	links      []*link.Link
+	idle       []*link.Link
+	open       []*transaction // those with batches, oldest first
+	committing []*transaction // those that are being committed
+	loads      map[string]*transaction
 }
 
 var _ strategy = (*skipLockedSession)(nil)
@@ -46,7 +51,7 @@ func newSkipLocked(x *session) relay.Session {
 	s := &skipLockedSession{session: x, freed: make(chan struct{}, 1), broken: make(chan struct{})}
 	s.strategy = s
 	s.prepare()
-	s.alone = newStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
+	s.alone = marking.NewStatements(s.table, false, false, "", &s.source.receipts, cfg.Logger)
 	s.listener = s.source.listen()
 	s.pace = pace{cfg: cfg, broken: s.broken, heard: s.listener.heard}
 	s.adopt(s.conn)
@@ -55,28 +60,28 @@ func newSkipLocked(x *session) relay.Session {
 
 // transaction is an open transaction and the outcomes that are written in it before it commits.
 type transaction struct {
-	link        *link
+	link        *link.Link
 	first, last uint64 // ordinals of its batch
-	rows        []row
+	rows        []existing.Row
 	left        int // how many rows are not settled
-	outcomes    outcomes
+	outcomes    marking.Outcomes
 }
 
 // adopt makes a link of a connection.
 func (s *skipLockedSession) adopt(conn *pgx.Conn) {
-	l := newLink(conn, s.source.cfg.Lease,
-		func(ctx context.Context, conn *pgx.Conn) error { return seen(ctx, conn, s.table.name) }, s.watch)
+	l := link.Keep(conn, s.source.cfg.Lease,
+		func(ctx context.Context, conn *pgx.Conn) error { return existing.RefuseHidden(ctx, conn, s.table.Name) }, s.watch)
 	s.mu.Lock()
 	s.links, s.idle = append(s.links, l), append(s.idle, l)
 	s.mu.Unlock()
 	go func() {
-		<-l.broken
+		<-l.Ended()
 		s.breakOnce.Do(func() { close(s.broken) })
 	}()
 }
 
 // idleLink returns an idle link, and opens a new one if the limit allows. Otherwise it returns nil.
-func (s *skipLockedSession) idleLink(ctx context.Context, forHolds bool) (*link, error) {
+func (s *skipLockedSession) idleLink(ctx context.Context, forHolds bool) (*link.Link, error) {
 	for {
 		s.mu.Lock()
 		mayHave := len(s.open) < s.source.cfg.Transactions
@@ -103,7 +108,7 @@ func (s *skipLockedSession) idleLink(ctx context.Context, forHolds bool) (*link,
 	}
 }
 
-func (s *skipLockedSession) giveBack(l *link) {
+func (s *skipLockedSession) giveBack(l *link.Link) {
 	s.mu.Lock()
 	s.idle = append(s.idle, l)
 	s.mu.Unlock()
@@ -118,7 +123,7 @@ func (s *skipLockedSession) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.links {
-		if err := l.failure(); err != nil {
+		if err := l.Failure(); err != nil {
 			return err
 		}
 	}
@@ -151,7 +156,7 @@ func (s *skipLockedSession) take(ctx context.Context, limit int) ([]relay.Delive
 	if l == nil || err != nil {
 		return nil, err
 	}
-	return s.claim(ctx, l, s.reader.page.rows(limit))
+	return s.claim(ctx, l, s.reader.Page.Rows(limit))
 }
 
 // do runs f on an idle link, if there is one.
@@ -160,7 +165,7 @@ func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) err
 	if l == nil || err != nil {
 		return err
 	}
-	if err := l.do(f); err != nil {
+	if err := l.Do(f); err != nil {
 		return err
 	}
 	s.giveBack(l)
@@ -168,8 +173,8 @@ func (s *skipLockedSession) do(ctx context.Context, f func(*pgx.Conn) error) err
 }
 
 // takeForBatch waits until another transaction may be opened.
-func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
-	if s.full = s.source.fullOf(s.holds.size()); s.full != nil {
+func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link.Link, error) {
+	if s.full = s.source.errHolds(s.holds.Size()); s.full != nil {
 		s.pace.polled(false, false)
 		return nil, nil
 	}
@@ -186,23 +191,23 @@ func (s *skipLockedSession) takeForBatch(ctx context.Context) (*link, error) {
 }
 
 // claim begins a transaction with the next rows.
-func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]relay.Delivery, error) {
+func (s *skipLockedSession) claim(ctx context.Context, l *link.Link, size int) ([]relay.Delivery, error) {
 	var ds []relay.Delivery
-	var rows []row
+	var rows []existing.Row
 	started := time.Now()
-	err := l.do(func(conn *pgx.Conn) (err error) {
-		s.reader.conn = conn
+	err := l.Do(func(conn *pgx.Conn) (err error) {
+		s.reader.Conn = conn
 		ctx, cancel := s.source.claiming(ctx)
 		defer cancel()
-		if len(s.later.all()) > 0 {
-			if err := s.alone.store(ctx, conn, &outcomes{}, &s.later); err != nil {
+		if len(s.later.All()) > 0 {
+			if err := s.alone.Store(ctx, conn, &marking.Outcomes{}, &s.later); err != nil {
 				return err
 			}
-			if s.full = s.fullBecause(); s.full != nil {
+			if s.full = s.errFull(); s.full != nil {
 				return nil
 			}
 		}
-		ds, rows, err = s.reader.poll(ctx, size, s.pids(), s.known, "BEGIN")
+		ds, rows, err = s.reader.Poll(ctx, size, s.pids(), s.omit, "BEGIN")
 		if err == nil && len(ds) == 0 {
 			_, err = conn.Exec(ctx, "ROLLBACK")
 		}
@@ -211,7 +216,7 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	if err != nil {
 		return nil, err
 	}
-	s.pace.polled(len(ds) > 0 || s.reader.news, len(ds) == size)
+	s.pace.polled(len(ds) > 0 || s.reader.News, len(ds) == size)
 	if len(ds) == 0 {
 		s.giveBack(l)
 		return nil, nil
@@ -219,13 +224,13 @@ func (s *skipLockedSession) claim(ctx context.Context, l *link, size int) ([]rel
 	if time.Since(started) > s.source.cfg.Lease/3 { // the link counts from when a statement was sent
 		ctx, cancel := s.source.lasting(ctx)
 		defer cancel()
-		if err := l.do(func(conn *pgx.Conn) error { return ping(ctx, conn) }); err != nil {
+		if err := l.Do(func(conn *pgx.Conn) error { return link.Ping(ctx, conn) }); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger.add(ds, rows, s.table.numbered())
+	s.ledger.Add(ds, rows, s.table.Numbered())
 	s.open = append(s.open, &transaction{link: l, first: ds[0].Ref, last: ds[len(ds)-1].Ref, rows: rows, left: len(ds)})
 	return ds, nil
 }
@@ -234,26 +239,24 @@ func (s *skipLockedSession) pids() (pids []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.links {
-		pids = append(pids, dial.PID(l.conn))
+		pids = append(pids, dial.PID(l.Conn))
 	}
 	return pids
 }
 
-// known lists the rows behind from that wait for another attempt or are to be marked, and those that our own
+// omit lists the rows behind from that wait for another attempt or are to be marked, and those that our own
 // transactions have locked: they would count as hidden.
-func (s *skipLockedSession) known(from int64) (ids []string) {
+func (s *skipLockedSession) omit(from int64) (ids []string) {
 	s.mu.Lock()
-	for _, list := range [][]*transaction{s.open, s.over} {
-		for _, t := range list {
-			for i := range t.rows {
-				if t.rows[i].by >= from {
-					ids = append(ids, t.rows[i].id)
-				}
+	for _, t := range slices.Concat(s.open, s.committing) {
+		for i := range t.rows {
+			if t.rows[i].By >= from {
+				ids = append(ids, t.rows[i].ID)
 			}
 		}
 	}
 	s.mu.Unlock()
-	return s.later.known(s.holds.above(from, ids))
+	return s.later.AppendIDs(s.holds.Above(from, ids))
 }
 
 // Settle records the outcomes of rows, and commits the transactions whose rows are all settled. Several may commit, one
@@ -262,20 +265,20 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 	if err := s.failure(); err != nil {
 		return err
 	}
-	x := split(settlement, s.ledger.through(settlement.Through))
-	s.noteHeld(x)
-	s.remember(x)
+	sorted := pending.Sort(settlement, s.ledger.Through(settlement.Through))
+	s.settleHeld(sorted)
+	s.remember(sorted)
 
 	s.mu.Lock()
-	entries := x.entries
+	entries := sorted.Entries
 	var over []*transaction
 	for len(entries) > 0 {
 		t := s.open[0]
 		n := 0
-		for n < len(entries) && entries[n].ref <= t.last {
+		for n < len(entries) && entries[n].Ref <= t.last {
 			n++
 		}
-		x.of(&t.outcomes, entries[:n], false)
+		sorted.AddTo(&t.outcomes, entries[:n], false)
 		t.left -= n
 		entries = entries[n:]
 		if t.left > 0 {
@@ -290,7 +293,7 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 			delete(s.loads, lane)
 		}
 	}
-	s.over = over
+	s.committing = over
 	s.mu.Unlock()
 	for _, t := range over {
 		if err := s.commit(ctx, t); err != nil {
@@ -298,17 +301,17 @@ func (s *skipLockedSession) Settle(ctx context.Context, settlement relay.Settlem
 		}
 	}
 	s.mu.Lock()
-	s.over = nil
+	s.committing = nil
 	s.mu.Unlock()
 	return nil
 }
 
-// noteHeld adds the outcomes of rows that were tried again to the transactions of their lanes. A failure ends the
+// settleHeld adds the outcomes of rows that were tried again to the transactions of their lanes. A failure ends the
 // transaction of its lane: the engine forgets what it has loaded behind.
-func (s *skipLockedSession) noteHeld(x *settled) {
+func (s *skipLockedSession) settleHeld(sorted *pending.Sorted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x.held(s.holds, func(lane string) *outcomes {
+	sorted.AddHeld(s.holds, func(lane string) *marking.Outcomes {
 		t := s.loads[lane]
 		if t == nil {
 			return nil
@@ -316,8 +319,8 @@ func (s *skipLockedSession) noteHeld(x *settled) {
 		t.left--
 		return &t.outcomes
 	})
-	for i := range x.HeldRetry {
-		if t := s.loads[x.HeldRetry[i].Delivery.Lane()]; t != nil {
+	for i := range sorted.HeldRetry {
+		if t := s.loads[sorted.HeldRetry[i].Delivery.Lane()]; t != nil {
 			t.left = 0
 		}
 	}
@@ -325,7 +328,7 @@ func (s *skipLockedSession) noteHeld(x *settled) {
 
 // commit writes the transaction's outcomes and ends it.
 func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
-	if err := t.link.do(func(conn *pgx.Conn) error { return s.end(ctx, conn, &t.outcomes) }); err != nil {
+	if err := t.link.Do(func(conn *pgx.Conn) error { return s.end(ctx, conn, &t.outcomes) }); err != nil {
 		return err
 	}
 	s.giveBack(t.link)
@@ -334,80 +337,80 @@ func (s *skipLockedSession) commit(ctx context.Context, t *transaction) error {
 
 // end stores o and commits. Rows that the server refuses are left for later and become free, so that no transaction
 // stays open for them. Constraints are made immediate: one that is checked at the commit would undo everything.
-func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *outcomes) error {
+func (s *skipLockedSession) end(ctx context.Context, conn *pgx.Conn, o *marking.Outcomes) error {
 	b := &pgx.Batch{}
 	b.Queue("SAVEPOINT outbox_attempt")
-	if len(o.dead) > 0 { // the server may refuse a rule when it prepares the statement, before the batch begins
-		if err := send(ctx, conn, b); err != nil {
+	if len(o.Dead) > 0 { // the server may refuse a rule when it prepares the statement, before the batch begins
+		if err := marking.Send(ctx, conn, b); err != nil {
 			return err
 		}
 		b = &pgx.Batch{}
 	}
-	var left outcomes
-	if err := s.marks.queue(conn, b, o, &left); err != nil {
+	var left marking.Outcomes
+	if err := s.statements.Queue(conn, b, o, &left); err != nil {
 		return err
 	}
 	b.Queue("SET CONSTRAINTS ALL IMMEDIATE")
 	b.Queue("COMMIT")
-	err := send(ctx, conn, b)
+	err := marking.Send(ctx, conn, b)
 	if err == nil {
-		s.later.set(o, s.marks.postpone(&left))
+		s.later.Set(o, s.statements.Postpone(&left))
 		return nil
 	}
-	if !refuses(err, o) {
+	if !marking.IsRefusal(err, o) {
 		return err
 	}
 	if err := conn.PgConn().Exec(ctx, "ROLLBACK TO SAVEPOINT outbox_attempt; SET CONSTRAINTS ALL IMMEDIATE").Close(); err != nil {
 		return fmt.Errorf("mark rows: %w", err)
 	}
-	_, refused, err := s.marks.singly(ctx, conn, o)
+	_, refused, err := s.statements.StoreEach(ctx, conn, o)
 	if err != nil {
 		return err
 	}
-	refused.waiting = nil // they wait in memory; their outcome is stored later
-	s.later.set(o, refused)
+	refused.Waiting = nil // they wait in memory; their outcome is stored later
+	s.later.Set(o, refused)
 	if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
-		return fmt.Errorf("mark rows: %w", explain(err))
+		return fmt.Errorf("mark rows: %w", existing.Explain(err))
 	}
 	return nil
 }
 
-// Held locks the first rows of a lane in a transaction of their own, up to the first that another transaction has
+// held locks the first rows of a lane in a transaction of their own, up to the first that another transaction has
 // locked.
-func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
+func (s *skipLockedSession) held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
 	if err := s.unload(ctx, lane); err != nil {
 		return nil, err
 	}
-	list := s.holds.first(lane, limit)
+	list := s.holds.First(lane, limit)
 	if len(list) == 0 {
 		return nil, nil
 	}
 	if list = s.unlocked(list); len(list) == 0 {
-		return s.holds.notYet(lane, time.Now().Add(soon)), nil
+		return s.holds.NotYet(lane, time.Now().Add(soon)), nil
 	}
 	l, err := s.idleLink(ctx, true)
 	if err != nil {
 		return nil, err
 	}
 	if l == nil {
-		return s.holds.notYet(lane, time.Now().Add(soon)), nil
+		return s.holds.NotYet(lane, time.Now().Add(soon)), nil
 	}
 	var held []relay.Delivery
 	locked := 0 // how many are: looked at once, because a row may become due at any moment
-	err = l.do(func(conn *pgx.Conn) error {
+	err = l.Do(func(conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 			return fmt.Errorf("lock rows: %w", err)
 		}
-		ds, rows, err := s.table.reread(ctx, conn, list, "FOR UPDATE OF m SKIP LOCKED")
+		ds, rows, err := pending.Reread(ctx, conn, s.table, list, "FOR UPDATE OF m SKIP LOCKED")
 		if err != nil {
 			return err
 		}
-		waits, err := s.table.untaken(ctx, conn, list, rows, s.table.waiting)
+		waits, err := pending.Untaken(ctx, conn, s.table, list, rows, s.table.Waiting)
 		if err != nil {
 			return err
 		}
-		all, missing := s.holds.restore(lane, list, ds, rows, waits)
-		s.holds.gone(lane, missing)
+		all, missing := s.holds.Restore(lane, list, ds, rows, waits)
+		s.holds.Forget(lane, missing)
 		locked = due(all)
 		if held = all[:locked]; locked == 0 {
 			held = all[:min(len(all), 1)] // returned for the time at which it is due
@@ -420,8 +423,8 @@ func (s *skipLockedSession) Held(ctx context.Context, lane string, limit int) ([
 	}
 	if locked == 0 {
 		s.giveBack(l)
-		if len(held) == 0 && len(s.holds.first(lane, 1)) > 0 {
-			return s.holds.notYet(lane, time.Now().Add(soon)), nil
+		if len(held) == 0 && len(s.holds.First(lane, 1)) > 0 {
+			return s.holds.NotYet(lane, time.Now().Add(soon)), nil
 		}
 		return held, nil
 	}
@@ -459,12 +462,12 @@ func (s *skipLockedSession) unload(ctx context.Context, lane string) error {
 }
 
 // unlocked returns the first rows of list, up to one that an open batch of our own has locked.
-func (s *skipLockedSession) unlocked(list []hold) []hold {
+func (s *skipLockedSession) unlocked(list []pending.Hold) []pending.Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range list {
 		for _, t := range s.open {
-			if list[i].ref >= t.first && list[i].ref <= t.last {
+			if list[i].Ref >= t.first && list[i].Ref <= t.last {
 				return list[:i]
 			}
 		}
@@ -481,18 +484,10 @@ func (s *skipLockedSession) Expires() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := time.Now().Add(s.source.cfg.Lease)
-	earlier := func(t *transaction) {
-		if at := t.link.expires(); at.Before(first) {
+	for _, t := range slices.Concat(s.open, s.committing, slices.Collect(maps.Values(s.loads))) {
+		if at := t.link.Expires(); at.Before(first) {
 			first = at
 		}
-	}
-	for _, list := range [][]*transaction{s.open, s.over} {
-		for _, t := range list {
-			earlier(t)
-		}
-	}
-	for _, t := range s.loads {
-		earlier(t)
 	}
 	return first
 }
@@ -500,11 +495,8 @@ func (s *skipLockedSession) Expires() time.Time {
 // Close commits what is settled and rolls back the rest.
 func (s *skipLockedSession) Close(ctx context.Context) error {
 	s.mu.Lock()
-	marked := make(map[*link]*transaction)
-	for _, t := range s.open {
-		marked[t.link] = t
-	}
-	for _, t := range s.loads {
+	marked := make(map[*link.Link]*transaction)
+	for _, t := range slices.Concat(s.open, slices.Collect(maps.Values(s.loads))) {
 		marked[t.link] = t
 	}
 	links := s.links
@@ -513,14 +505,14 @@ func (s *skipLockedSession) Close(ctx context.Context) error {
 	var errs []error
 	for _, l := range links {
 		t := marked[l]
-		errs = append(errs, l.close(func(conn *pgx.Conn) error {
-			if t == nil || t.outcomes.empty() {
+		errs = append(errs, l.Close(func(conn *pgx.Conn) error {
+			if t == nil || t.outcomes.Empty() {
 				return nil // the server rolls back when the connection closes
 			}
 			return s.end(ctx, conn, &t.outcomes)
 		}))
 	}
-	s.source.known.begin(nil)
+	s.source.account.Begin(nil)
 	s.source.active.Store(false)
 	return errors.Join(errs...)
 }

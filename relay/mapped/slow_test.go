@@ -28,10 +28,8 @@ func TestAShortLeaseOutlastsASlowLine(t *testing.T) {
 				open = func(c *pgx.ConnConfig, cfg Config) (relay.Source, error) { return openLogOf(c, logged(), cfg, log) }
 			}
 			lease := await.Expiry(time.Second)
-			source, err := open(testdb.Distant(t, db.Config(), 150*time.Millisecond), Config{Name: "one", Lease: lease})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(testdb.Distant(t, db.Config(), 150*time.Millisecond), Config{Name: "one", Lease: lease}))
+			var err error
 			for range 20 {
 				if err = outlasts(t.Context(), source, 5*lease); err == nil {
 					return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/mapping"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/existing"
 	"github.com/pgoutbox/outbox/schema"
 )
 
@@ -22,8 +23,8 @@ WHERE t.destination <> $1 AND t.strategy NOT IN ('xmin', 'serial', 'replication'
 
 // sole refuses a table whose rows a live relay of another destination marks: each row is marked once, so some would
 // reach the one destination alone, and some the other. Names are compared by the table that they mean.
-func (s *Source) sole(ctx context.Context, conn *pgx.Conn, t *table) error {
-	if s.cfg.Destination == "" || t.mapping.Done.How == "" {
+func (s *Source) sole(ctx context.Context, conn *pgx.Conn, t *existing.Table) error {
+	if s.cfg.Destination == "" || t.Mapping.Done.How == "" {
 		return nil
 	}
 	var readable bool
@@ -51,14 +52,14 @@ func (s *Source) sole(ctx context.Context, conn *pgx.Conn, t *table) error {
 		}
 		var same bool
 		if err := conn.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)",
-			name.String(), t.info.OID).Scan(&same); err != nil {
+			name.String(), t.Info.OID).Scan(&same); err != nil {
 			return fmt.Errorf("look for other destinations of the table: %w", err)
 		}
 		if same {
 			return outbox.Permanent(fmt.Errorf("a relay of destination %s (strategy %s) marks the rows of table %s too, and a row is "+
 				"marked once, so each message would reach one of the destinations: stop that relay, or give each destination a table "+
 				"of its own, "+
-				"or a strategy that marks no row (serial, xmin, replication)", o.Destination, o.Strategy, t.name))
+				"or a strategy that marks no row (serial, xmin, replication)", o.Destination, o.Strategy, t.Name))
 		}
 	}
 	return nil

@@ -24,18 +24,12 @@ func TestATableHasOneDestinationThatMarksItsRows(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.install(t)
-			source, err := strategies()["skiplocked"](db.Config(),
-				Config{Name: "one", Destination: "first", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()["skiplocked"](db.Config(),
+				Config{Name: "one", Destination: "first", PollIdle: 5 * time.Millisecond}))
 			_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
 			db.Await(`SELECT count(*) = 1 FROM outbox.tables WHERE state = 'flowing'`)
 			acquire := func(open map[string]func() (relay.Source, error), name string) error {
-				s, err := open[name]()
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := opened(t)(open[name]())
 				session, err := s.Acquire(t.Context())
 				if err == nil {
 					err = session.Close(context.WithoutCancel(t.Context()))

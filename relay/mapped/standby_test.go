@@ -24,10 +24,7 @@ func TestARelayThatStandsByIsNotBrokenOnceItWaitsAgain(t *testing.T) {
 			broker := relaytest.NewMemory()
 			begin := func(name string, open func(Config) (relay.Source, error)) {
 				t.Helper()
-				source, err := open(Config{Name: name, Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(open(Config{Name: name, Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond}))
 				testdb.Run(t, source, broker, relay.Config{})
 			}
 			open := func(cfg Config) (relay.Source, error) { return strategies()[name](db.Config(), cfg) }
@@ -55,11 +52,8 @@ func TestARestartForgetsNotWhenARowWasHandled(t *testing.T) {
 	db := newDatabase(t)
 	db.install(t)
 	for range 2 {
-		source, err := strategies()["advisory"](db.Config(),
-			Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(strategies()["advisory"](db.Config(),
+			Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond}))
 		began := db.Value(`SELECT clock_timestamp()::text`)
 		_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
 		if db.Value(`SELECT count(*) FROM events`) == "0" {

@@ -23,10 +23,7 @@ func TestNoRelayStartsOnATableWhoseRowsCanNeverWait(t *testing.T) {
 			db := newDatabase(t)
 			db.Exec("ALTER TABLE events " + change)
 			for name, open := range strategies() {
-				source, err := open(db.Config(), Config{Name: "one"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(open(db.Config(), Config{Name: "one"}))
 				marks := name != "xmin" && name != "serial"
 				s, err := source.Acquire(t.Context())
 				if marks && (!outbox.IsPermanent(err) || !strings.Contains(err.Error(), reason)) || !marks && err != nil {

@@ -58,11 +58,8 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			}
 			db.install(t)
 			db.T = t
-			source, err := open(db.Config(),
-				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(open(db.Config(),
+				Config{Name: "one", Destination: "shop", LagObjective: time.Hour, PollIdle: 5 * time.Millisecond}))
 			state := func(state health.State, text string) {
 				t.Helper()
 				db.seen(fmt.Sprint(state, " ", text), func(r *health.Report, d *health.Destination) bool {
@@ -106,9 +103,7 @@ func TestStatusTellsTheTruthAboutATableThatExists(t *testing.T) {
 			requeue()
 			db.seen("none is dead", func(_ *health.Report, d *health.Destination) bool { return d.Dead.Messages.N == 0 })
 			// The requeued row may be one that xmin doesn't read before other transactions of the server have ended.
-			if err := broker.Wait(ctx, func() bool { return len(broker.Messages()) > 0 }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, broker.Wait(ctx, func() bool { return len(broker.Messages()) > 0 }))
 			state(health.StateIdle, "")
 			if m := broker.Messages(); len(m) != 1 || m[0].Key != "bad" || m[0].ID.String() != list[0].MessageID {
 				t.Fatalf("delivered %+v", m)
@@ -138,10 +133,7 @@ func TestWhatFailsInATableThatExistsIsFailing(t *testing.T) {
 	servers.Long(t)
 	db := newDatabase(t)
 	db.install(t)
-	source, err := strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["advisory"](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 	broker := relaytest.NewMemory()
 	broker.Fail("bad", 1000, errors.New("come back later"))
 	often := relay.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}
@@ -166,10 +158,7 @@ func TestBlockedRowsOfATableThatExistsAreTriedAgainWhenAnOperatorSaysSo(t *testi
 			db := newDatabase(t)
 			db.install(t)
 			db.T = t
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}))
 			broker := relaytest.NewMemory()
 			broker.Fail("bad", 1, outbox.Permanent(errors.New("too large")))
 			_, stop := testdb.Run(t, source, broker, relay.Config{OnExhausted: relay.Block})
@@ -210,10 +199,7 @@ func TestStatusKnowsTheSlotOfATable(t *testing.T) {
 	t.Parallel()
 	db, log := newLogDatabase(t)
 	db.install(t)
-	source, err := openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(openLogOf(db.Config(), logged(), Config{Name: "one", Destination: "shop", PollIdle: 5 * time.Millisecond}, log))
 	_, stop := testdb.Run(t, source, relaytest.NewMemory(), relay.Config{})
 	db.seen("the slot", func(_ *health.Report, d *health.Destination) bool {
 		return d.Slot != nil && d.Slot.Name == log.Slot && d.Slot.Status == "reserved" && d.Slot.Position != ""

@@ -13,6 +13,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
 )
@@ -25,9 +26,7 @@ func acquired(t *testing.T, s relay.Source) relay.Session {
 	t.Helper()
 	ctx := await.Context(t)
 	session, err := s.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = session.Close(context.Background()) })
 	return session
 }
@@ -51,20 +50,16 @@ func TestAListIsUsedAgainWhenAllItsBatchesAreRecycled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			written := 0
 			next := func(limit int) (b relay.Batch) {
 				t.Helper()
+				var err error
 				for err == nil && len(b.Deliveries) == 0 {
 					b, err = s.Next(t.Context(), limit)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return b
 			}
 			write := func(n int) {
@@ -94,18 +89,11 @@ func TestXMinGoesOnInTheMiddleOfATransaction(t *testing.T) {
 	db := newDatabase(t)
 	const total = 10_000 // in one transaction, and more than two pages
 	db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', 'k', convert_to(n::text, 'UTF8') FROM generate_series(1, $1) n`, total)
-	source, err := strategies()["xmin"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["xmin"](db.Config(), Config{Name: "one"}))
 	s := acquired(t, source)
 	ds := read(t, s, total/2)
-	if err := s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), relay.Settlement{Through: &ds[total/2-1], Delivered: total / 2}))
+	must(t, s.Close(t.Context()))
 	ds = append(ds, read(t, acquired(t, source), total/2)...)
 	for i := range ds {
 		if want := fmt.Sprint(i + 1); string(ds[i].Payload) != want {
@@ -122,11 +110,8 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	m := events()
 	m.Claim = mapping.Claim{Status: "taken", Since: "locked_until"}
 	open := func(name string) *Source {
-		s, err := Open(mapping.Lease, db.Config(), m, Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return opened(t)(Open(mapping.Lease, db.Config(), m,
+			Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})).(*Source)
 	}
 	db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 	live := acquired(t, open("live"))
@@ -141,12 +126,10 @@ func TestRecoveryTakesNothingFromALiveRelay(t *testing.T) {
 	if got := read(t, other, 1); string(got[0].Payload) != "2" {
 		t.Errorf("the other relay got %q, which the first one works on", got[0].Payload)
 	}
-	if err := live.Settle(t.Context(), relay.Settlement{Through: &working[0], Delivered: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, live.Settle(t.Context(), relay.Settlement{Through: &working[0], Delivered: 1}))
 
 	// What nobody works on any more is taken over when its time is over.
-	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.conn)
+	crash(other.(*leaseSession).source, other.(*leaseSession).link, other.(*leaseSession).reader.Conn)
 	if got := read(t, live, 1); string(got[0].Payload) != "2" {
 		t.Errorf("got %q", got[0].Payload)
 	}
@@ -165,13 +148,9 @@ func TestPurgeDeletesWhatIsOldAndDelivered(t *testing.T) {
 	db.Exec(`INSERT INTO events (topic, payload, status, locked_until)
 		SELECT 't', '', CASE n % 3 WHEN 0 THEN 'new' ELSE 'done' END, now() - n * interval '1 minute' FROM generate_series(1, 3000) n`)
 	p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: 100 * time.Minute, Every: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := p.Once(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if left := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); left != "66" || n != 1934 {
 		t.Errorf("%d rows were deleted, %s delivered ones are left", n, left)
 	}
@@ -194,9 +173,7 @@ func TestPurgeMovesRowsToAnArchiveOrLeavesThem(t *testing.T) {
 	archive := "kept"
 	once := func() (int64, error) {
 		p, err := NewPurge(db.Config(), m, PurgeConfig{Keep: time.Hour, Every: time.Hour, Archive: archive})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p.Once(t.Context())
 	}
 	db.Exec(`CREATE TABLE kept (LIKE dated); ALTER TABLE kept DROP error, DROP owner`)
@@ -244,18 +221,14 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			m := events()
 			m.Claim = claim
 			open := func(name string) *leaseSession {
-				s, err := Open(mapping.Lease, db.Config(), m,
-					Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := opened(t)(Open(mapping.Lease, db.Config(), m,
+					Config{Name: name, Lease: shortLease, PollIdle: 5 * time.Millisecond}))
 				return acquired(t, s).(*leaseSession)
 			}
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1')`)
 			late := open("late")
 			old := read(t, late, 1)
-			late.link.stop() // it renews nothing any more, though its connections last
-			<-late.link.ended
+			late.link.StopKeeping() // it renews nothing any more, though its connections last
 			other := open("other")
 			taken := read(t, other, 1)
 			// It may notice that its connection is gone, or mark nothing.
@@ -263,9 +236,7 @@ func TestALateRelayMarksNothingOfAnothers(t *testing.T) {
 			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "0" {
 				t.Fatal("the late relay marked a row that another works on")
 			}
-			if err := other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, other.Settle(t.Context(), relay.Settlement{Through: &taken[0], Delivered: 1}))
 			if got := db.Value("SELECT count(*) FROM events WHERE status = 'done'"); got != "1" {
 				t.Error("the relay that works on it could not mark it")
 			}
@@ -280,10 +251,7 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 	db.Exec(`CREATE INDEX by_claim ON events (locked_until)`)
 	db.Exec(`INSERT INTO events (topic, key, payload, locked_until) SELECT 't', 'k', '', now() - n * interval '1 s' FROM generate_series(1, 20000) n`)
 	db.Exec(`ANALYZE events`)
-	source, err := strategies()["lease"](db.Config(), Config{Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := opened(t)(strategies()["lease"](db.Config(), Config{Name: "one"}))
 	s := acquired(t, source).(*leaseSession)
 	var ids []string
 	var tokens []int64
@@ -297,8 +265,8 @@ func TestARowIsMarkedByItsIDThoughItsClaimHasAnIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, sql := range map[string]string{"delivered": s.marks.done,
-		"waiting": s.marks.waiting, "renewed": s.claims.renew, "released": s.claims.release} {
+	for name, sql := range map[string]string{"delivered": s.statements.Done,
+		"waiting": s.statements.Waiting, "renewed": s.claims.renew, "released": s.claims.release} {
 		rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, arguments(name, ids, tokens)...)
 		if err != nil {
 			t.Fatal(name, err)
@@ -332,10 +300,7 @@ func TestARelayAloneTakesBackRowsOfAProgramThatItCannotSee(t *testing.T) {
 			db := newDatabase(t)
 			m := events()
 			m.Claim = mapping.Claim{Status: "taken", Since: "locked_until", Owner: owner}
-			s, err := Open(mapping.Lease, db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := opened(t)(Open(mapping.Lease, db.Config(), m, Config{Name: "one", Lease: time.Hour, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload, status, locked_until, owner)
 				VALUES ('t', 'theirs', 'theirs', 'taken', now(), 'their program')`)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'ours', 'ours')`)
@@ -357,18 +322,13 @@ func TestACrashRepeatsWhatWasSettledBehindAMessageThatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", Lease: time.Minute, PollIdle: 5 * time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", Lease: time.Minute, PollIdle: 5 * time.Millisecond}))
 			db.Exec(`INSERT INTO events (topic, key, payload) SELECT 't', n::text, convert_to(n::text, 'UTF8') FROM generate_series(1, 4) n`)
 			s := acquired(t, source)
 			ds := read(t, s, 4)
-			err = s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
+			err := s.Settle(t.Context(), relay.Settlement{Through: &ds[3], Delivered: 3,
 				Hold: []relay.Hold{{Delivery: &ds[1], RetryAt: time.Now().Add(time.Hour), Err: errors.New("not now")}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o := s.(*offsetSession)
 			crash(o.source, o.link, o.reading)
 			for i, d := range read(t, acquired(t, source), 3) {
@@ -387,29 +347,22 @@ func TestAStrategySaysWhyItReadsNoMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			source, err := strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(strategies()[name](db.Config(), Config{Name: "one", PollIdle: time.Millisecond, MaxHolds: 1}))
 			s := acquired(t, source)
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'a', '1')`)
 			ds := read(t, s, 1)
 			hold := relay.Settlement{Through: &ds[0], Hold: []relay.Hold{{Delivery: &ds[0], RetryAt: time.Now(), Err: errors.New("no")}}}
-			if err := s.Settle(t.Context(), hold); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), hold))
 			db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'b', '2')`)
 			b, err := s.Next(t.Context(), 10)
 			if err != nil || len(b.Deliveries) > 0 || b.Full == nil || !strings.Contains(b.Full.Error(), "MaxHolds") {
 				t.Fatalf("read %d messages beyond the bound, because of %v, %v", len(b.Deliveries), b.Full, err)
 			}
-			held, err := s.Held(t.Context(), "a", 10)
-			if err != nil || len(held) != 1 {
-				t.Fatalf("held %+v, %v", held, err)
+			held := testdb.Held(t, s, "a", 10)
+			if len(held) != 1 {
+				t.Fatalf("held %+v", held)
 			}
-			if err := s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), relay.Settlement{HeldDelivered: []*relay.Delivery{&held[0]}, Delivered: 1}))
 			b = relay.Batch{}
 			for len(b.Deliveries) == 0 {
 				if b, err = s.Next(t.Context(), 10); err != nil {

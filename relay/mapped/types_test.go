@@ -127,10 +127,7 @@ func TestTheTextOfAValueDependsOnNeitherTheWayNorTheRole(t *testing.T) {
 	}
 	polled := func() []string {
 		t.Helper()
-		source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "one", PollIdle: time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.Advisory, db.Config(), m, Config{Name: "one", PollIdle: time.Millisecond}))
 		s := acquired(t, source)
 		defer func() { _ = s.Close(t.Context()) }()
 		return texts(s)
@@ -161,9 +158,7 @@ func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
 	}
 	all := make([]string, rows*len(m.HeaderColumns))
 	table, err := mapping.ReadTable(t.Context(), conn, mapping.TableName{Name: m.Table})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for half := range 2 {
 		part := m
 		part.HeaderColumns = nil
@@ -173,9 +168,7 @@ func moved(t *testing.T, db testdb.DB, m mapping.Mapping, rows int) []string {
 			}
 		}
 		begin, back, err := part.Move(table, mapping.SkipLocked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		db.Exec(begin)
 		var names []string
 		for _, h := range m.HeaderColumns {
@@ -217,10 +210,7 @@ func TestATypeWhoseTextVariesIsNoHeader(t *testing.T) {
 		m := mapping.Mapping{Table: table, ID: "id", Topic: "t", Payload: "p",
 			Done: mapping.Done{How: mapping.DoneDelete}, RowsMayBeDeleted: true,
 			HeaderColumns: []mapping.HeaderColumn{{Name: "h", Column: "c"}}}
-		source, err := Open(mapping.Advisory, db.Config(), m, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := opened(t)(Open(mapping.Advisory, db.Config(), m, Config{}))
 		if _, err := source.Acquire(t.Context()); !outbox.IsPermanent(err) || !strings.Contains(err.Error(), "whose text depends on") {
 			t.Errorf("%s: got %v", name, err)
 		}

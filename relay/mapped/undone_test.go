@@ -2,7 +2,6 @@ package mapped
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 	"github.com/pgoutbox/outbox/mapping"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/mapped/internal/marking"
 	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
@@ -46,18 +46,7 @@ func TestADeadLetterThatIsNotKeptStaysWhereItIs(t *testing.T) {
 					db.Exec(sql)
 				}
 				var log bytes.Buffer
-				bury := func() error {
-					source, err := open(db.Config(), Config{Name: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-					if err != nil {
-						t.Fatal(err)
-					}
-					s := acquired(t, source)
-					d := &read(t, s, 1)[0]
-					return errors.Join(s.Settle(t.Context(),
-						relay.Settlement{Through: d, Dead: []relay.Dead{
-							{Delivery: d, Reason: relay.ReasonRefused, Err: errors.New("no")}}}),
-						s.Close(t.Context()))
-				}
+				bury := func() error { return bury(t, db, open, &log) }
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', 'mine')`)
 				err := bury()
 				if !strings.Contains(fmt.Sprint(err, log.String()), c.want) {
@@ -109,10 +98,7 @@ func TestNothingIsReadWhileATriggerUndoesMarks(t *testing.T) {
 				db.Exec(`CREATE TRIGGER undo ` + c.on + ` ON events FOR EACH ROW EXECUTE FUNCTION undo()`)
 				log := &syncedBuffer{}
 				logger := slog.New(slog.NewTextHandler(log, nil))
-				source, err := opens[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Logger: logger})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(opens[strategy](db.Config(), Config{Name: "one", PollIdle: 5 * time.Millisecond, Logger: logger}))
 				broker := relaytest.NewMemory()
 				ctx, stop := testdb.Run(t, source, broker, relay.Config{Logger: logger})
 				db.Exec(`INSERT INTO events (topic, key, payload) VALUES ('t', 'k', '1'), ('t', 'k', '2')`)
@@ -125,7 +111,7 @@ func TestNothingIsReadWhileATriggerUndoesMarks(t *testing.T) {
 				await.Until(t, "the log tells of the marks", func() bool {
 					return strings.Contains(log.String(), "doesn't keep the marks")
 				})
-				time.Sleep(3 * againAfter)
+				time.Sleep(3 * marking.AgainAfter)
 				if n := len(broker.Messages()); n != 2 {
 					t.Errorf("%d messages came, want 2", n)
 				}

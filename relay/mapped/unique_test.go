@@ -27,10 +27,7 @@ func TestATableWhoseIdsRepeatIsRefused(t *testing.T) {
 			if strategy != mapping.XMin && strategy != mapping.Serial {
 				m.Done, m.Claim.Until = mapping.Done{How: mapping.DoneBoolean, Column: "sent"}, "until"
 			}
-			source, err := Open(strategy, db.Config(), m, Config{Name: "one", Slot: "none", Publication: "none"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(strategy, db.Config(), m, Config{Name: "one", Slot: "none", Publication: "none"}))
 			s, err := source.Acquire(t.Context())
 			if err == nil {
 				_ = s.Close(t.Context())
@@ -54,13 +51,11 @@ func TestASessionEndsWhenItsTableFitsNoMore(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			cfg := Config{Name: "one", Lease: shortLease, PollIdle: time.Millisecond}
-			source, err := Open(mapping.Advisory, db.Config(), events(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(mapping.Advisory, db.Config(), events(), cfg))
 			s := acquired(t, source)
 			db.Exec(c.change)
-			for err = nil; err == nil; {
+			var err error
+			for err == nil {
 				_, err = s.Next(t.Context(), 1)
 			}
 			if !strings.Contains(err.Error(), c.says) {
@@ -88,18 +83,13 @@ func TestRowsOfPartitionsAndChildrenAreMarkedOneByOne(t *testing.T) {
 			}
 			m := mapping.Mapping{Table: "ev", ID: "id", Topic: "{topic}", Payload: "payload",
 				Done: mapping.Done{How: mapping.DoneBoolean, Column: "sent"}}
-			source, err := Open(mapping.Advisory, db.Config(), m, Config{Name: "one", PollIdle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := opened(t)(Open(mapping.Advisory, db.Config(), m, Config{Name: "one", PollIdle: time.Millisecond}))
 			s := acquired(t, source)
 			for n, d := range read(t, s, 6) {
 				if string(d.Payload) != fmt.Sprint(n) {
 					t.Errorf("got %q, want %d", d.Payload, n)
 				}
-				if err := s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Settle(t.Context(), relay.Settlement{Through: &d, Delivered: 1}))
 				db.Await(fmt.Sprintf(`SELECT count(*) = %d FROM ev WHERE sent`, n+1))
 			}
 		})

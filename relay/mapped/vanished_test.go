@@ -22,10 +22,7 @@ func TestWhatAMachineThatVanishedHadLockedIsFreeAfterALease(t *testing.T) {
 			db.Exec(`INSERT INTO events (topic, key) VALUES ('t', 'k')`)
 			ctx := await.Context(t)
 			gets := func(who string, conn *pgx.ConnConfig) {
-				source, err := strategies()[name](conn, Config{Name: who, Lease: shortLease, PollIdle: 5 * time.Millisecond})
-				if err != nil {
-					t.Fatal(err)
-				}
+				source := opened(t)(strategies()[name](conn, Config{Name: who, Lease: shortLease, PollIdle: 5 * time.Millisecond}))
 				session, err := source.Acquire(ctx)
 				if err != nil {
 					t.Fatalf("%s: %v", who, err)

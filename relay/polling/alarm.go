@@ -16,7 +16,7 @@ type alarm struct {
 func newAlarm() *alarm {
 	a := &alarm{C: make(chan struct{}, 1)}
 	var err error
-	if a.set, a.end, err = exactly(a.ring); err == nil {
+	if a.set, a.end, err = exactTimer(a.ring); err == nil {
 		return a
 	}
 	t := time.AfterFunc(time.Hour, a.ring)

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// exactly returns a timer of the kernel's, which Go's poller waits for as it does for a socket. It calls ring.
-func exactly(ring func()) (set func(time.Duration), end func(), err error) {
+// exactTimer returns a timer of the kernel's, which Go's poller waits for as it does for a socket. It calls ring.
+func exactTimer(ring func()) (set func(time.Duration), end func(), err error) {
 	const monotonic = 1
 	fd, _, errno := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, monotonic, syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if errno != 0 {

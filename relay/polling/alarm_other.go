@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-func exactly(func()) (set func(time.Duration), end func(), err error) {
+func exactTimer(func()) (set func(time.Duration), end func(), err error) {
 	return nil, nil, errors.ErrUnsupported
 }

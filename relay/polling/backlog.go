@@ -34,25 +34,7 @@ type backlog struct {
 // it.
 const askedAhead = 2
 
-// chunk is a range of the index: its transactions have no messages outside these ids. A transaction larger than a chunk
-// is a chunk of its own; the index finds ids within it.
-type chunk struct {
-	xids cursors.Range
-	ids  idRange
-}
-
 func (c *chunk) single() bool { return c.xids.Lo == c.xids.Hi }
-
-// cut says how a backlog is cut into chunks.
-type cut struct {
-	chunk  int64 // messages
-	atOnce int   // chunks that a statement measures
-}
-
-// A page looks at all index entries of its chunks, so a chunk is smaller than a page. Smaller chunks cost more memory,
-// 32 bytes each, and more time when the backlog is measured. A statement measures so many chunks that it takes a tenth
-// of a second, and a few seconds where most rows are of other shard groups.
-var usualCut = cut{chunk: 2000, atOnce: 250}
 
 // newBacklog measures what next sees and prev doesn't (and a little more, which next doesn't see). It will return the
 // messages with ids greater than after.
@@ -71,7 +53,7 @@ func newBacklog(ctx context.Context, r *reader, prev, next *cursors.Snapshot, af
 			}
 			for _, s := range spans {
 				switch {
-				case s.count < r.cut.chunk:
+				case s.count < r.chunking.chunk:
 					if s.count > 0 {
 						b.ahead = append(b.ahead, chunk{cursors.Range{Lo: s.first, Hi: within.Hi}, s.ids})
 					}

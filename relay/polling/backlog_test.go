@@ -47,7 +47,7 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 		if err != nil || len(want) == 0 {
 			t.Fatal(want, err)
 		}
-		for _, r.cut = range []cut{{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 250}, {7, 1}, {1000, 250}} {
+		for _, r.chunking = range []chunking{{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 250}, {7, 1}, {1000, 250}} {
 			var got []int64
 			b, err := newBacklog(t.Context(), r, &prev, &next, 0)
 			for err == nil && !b.done() {
@@ -60,7 +60,7 @@ func TestABacklogIsReadToItsEndHoweverItIsCut(t *testing.T) {
 				}
 			}
 			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("%d groups, %+v: read %v, want %v (%v)", groups, r.cut, got, want, err)
+				t.Errorf("%d groups, %+v: read %v, want %v (%v)", groups, r.chunking, got, want, err)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func TestAFarIDCostsABacklogFewPages(t *testing.T) {
 		db.Exec(`INSERT INTO outbox.messages (topic, payload) SELECT 't', 'x' FROM generate_series(1, 100)`)
 	}
 	r := testdb.Acquire(t, db.source("d", SnapshotConfig{})).(*snapshotSession).reader
-	r.cut.chunk = 50
+	r.chunking.chunk = 50
 	prev, err := cursors.Parse("1:1:")
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/settings"
-	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/relay/registration"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -91,7 +91,7 @@ func (c SnapshotConfig) withDefaults(conn *pgx.ConnConfig, destination string) (
 func (c *SnapshotConfig) complete(faults *settings.Faults) {
 	settings.Within(faults, "Groups", &c.Groups, 1, 1, schema.ShardCount)
 	faults.Need(c.Group >= 0 && c.Group < max(c.Groups, 1), "Group", "%d, it must be 0 to %d", c.Group, c.Groups-1)
-	settings.AtLeast(faults, "Lease", &c.Lease, lease.Default, lease.Min)
+	settings.AtLeast(faults, "Lease", &c.Lease, owner.Default, owner.Min)
 	settings.Positive(faults, "PollBusy", &c.PollBusy, time.Millisecond)
 	settings.AtLeast(faults, "PollIdle", &c.PollIdle, max(100*time.Millisecond, c.PollBusy), c.PollBusy)
 	settings.Default(&c.LagObjective, defaultLagObjective)

@@ -47,9 +47,9 @@ func TestHoldsAndDeadLettersOfTheSameIdAreDifferentMessages(t *testing.T) {
 			}
 			continue
 		}
-		held, err := s.Held(t.Context(), "k", 10)
-		if err != nil || len(held) != 2 {
-			t.Fatalf("%d holds, %v", len(held), err)
+		held := testdb.Held(t, s, "k", 10)
+		if len(held) != 2 {
+			t.Fatalf("%d holds", len(held))
 		}
 		one, other := &held[0], &held[1]
 		if one.ID != all["held"][0].ID {
@@ -95,9 +95,9 @@ func TestAMessageWithAnOverlongKeyCanBeHeldAndBuried(t *testing.T) {
 	if err != nil || len(lanes) != 1 {
 		t.Fatal(lanes, err)
 	}
-	held, err := s.Held(t.Context(), lanes[0], 10)
-	if err != nil || len(held) != 1 || !strings.HasPrefix(held[0].Key, "c4ca4238a0b923820dcc509a6f75849b") || len(held[0].Key) != 400*32 {
-		t.Fatal(held, err)
+	held := testdb.Held(t, s, lanes[0], 10)
+	if len(held) != 1 || !strings.HasPrefix(held[0].Key, "c4ca4238a0b923820dcc509a6f75849b") || len(held[0].Key) != 400*32 {
+		t.Fatal(held)
 	}
 	if err := s.Settle(t.Context(),
 		relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[0], Reason: relay.ReasonInvalid}}}); err != nil {
@@ -127,9 +127,9 @@ func TestTheOriginalOfAnEditedMessageSurvivesAnotherDeath(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Exec(`UPDATE outbox.holds SET payload = 'edited', original = '{"topic": "t"}', original_payload = 'written'`)
-	held, err := s.Held(t.Context(), "k", 10)
-	if err != nil || len(held) != 1 || string(held[0].Payload) != "edited" {
-		t.Fatal(held, err)
+	held := testdb.Held(t, s, "k", 10)
+	if len(held) != 1 || string(held[0].Payload) != "edited" {
+		t.Fatal(held)
 	}
 	if err := s.Settle(t.Context(),
 		relay.Settlement{HeldDead: []relay.Dead{{Delivery: &held[0], Reason: relay.ReasonRefused}}}); err != nil {

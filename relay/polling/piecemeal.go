@@ -19,7 +19,7 @@ import (
 func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 	ranges []cursors.Range, q pageQuery, maxBytes int) (pg *messages.Page, cut bool, err error) {
 	lo, hi := cursors.Arrays(ranges)
-	sql := schema.ReadingOf(r.destination, strings.Replace(pageSQL, "m.xid, "+messages.Columns, "m.xid, m.id", 1)+byIDSQL)
+	sql := schema.WithTableOf(r.destination, strings.Replace(pageSQL, "m.xid, "+messages.Columns, "m.xid, m.id", 1)+byIDSQL)
 	list := r.conn.PgConn().ExecParams(ctx, sql, r.pageArguments(lo, hi, next, q), nil, messages.Text, messages.Binary)
 	type place struct{ xid, id uint64 }
 	var places []place
@@ -38,7 +38,7 @@ func (r *reader) piecemeal(ctx context.Context, next *cursors.Snapshot,
 			break
 		}
 		dl, _, err := r.decoder.One(ctx, r.conn, pg, messages.Query{
-			From: schema.ReadingOf(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
+			From: schema.WithTableOf(r.destination, " FROM outbox.messages m WHERE m.xid = $1::xid8 AND m.id = $2::bigint"),
 			Args: [][]byte{strconv.AppendUint(nil, at.xid, 10), strconv.AppendInt(nil, int64(at.id), 10)},
 		})
 		if err != nil {

@@ -32,17 +32,17 @@ type reader struct {
 
 	firstShard, lastShard []byte
 
-	cut cut
+	chunking chunking
 
-	drawing cursors.Drawing
+	drawing cursors.SequenceWatch
 
 	keep, poll, flush, chunks, single *pgconn.StatementDescription
 
-	page, stretch inOrderOrNot
+	page, stretch statementPair
 }
 
-// inOrderOrNot is a statement that returns rows as it finds them, and one that returns the first of them by id.
-type inOrderOrNot struct{ found, byID *pgconn.StatementDescription }
+// statementPair is a statement that returns rows as it finds them, and one that returns the first of them by id.
+type statementPair struct{ found, byID *pgconn.StatementDescription }
 
 // keepSQL takes the snapshot that ends a window, and stores it where the next statement of the transaction finds it. At
 // READ COMMITTED each statement sees what has committed before it, so the next statement sees everything that the
@@ -156,7 +156,7 @@ CROSS JOIN LATERAL (SELECT min(m.id), max(m.id) FROM outbox.messages m WHERE m.x
 WHERE s.first IS NOT NULL`
 
 func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destination string, group, groups int) (*reader, error) {
-	r := (&reader{conn: conn, pool: pool, destination: destination, cut: usualCut}).of(group, groups)
+	r := (&reader{conn: conn, pool: pool, destination: destination, chunking: usualCut}).forGroup(group, groups)
 	for _, s := range []struct {
 		to        **pgconn.StatementDescription
 		name, sql string
@@ -171,7 +171,7 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destina
 		{&r.chunks, "outbox_chunks", strings.Replace(chunksSQL, "ends", ends(conn), 1)},
 		{&r.single, "outbox_single", singleSQL},
 	} {
-		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.ReadingOf(destination, s.sql), nil)
+		sd, err := conn.PgConn().Prepare(ctx, s.name, schema.WithTableOf(destination, s.sql), nil)
 		if err != nil {
 			return nil, fmt.Errorf("prepare %s: %w", s.name, err)
 		}
@@ -188,8 +188,8 @@ func (r *reader) hangUp() {
 	dial.HangUp(r.conn)
 }
 
-// of returns a reader of another shard group over the same connection.
-func (r *reader) of(group, groups int) *reader {
+// forGroup returns a reader of a shard group that uses the same connection.
+func (r *reader) forGroup(group, groups int) *reader {
 	other := *r
 	first, last := schema.Shards(group, groups)
 	other.firstShard, other.lastShard = strconv.AppendInt(nil, int64(first), 10), strconv.AppendInt(nil, int64(last), 10)
@@ -257,7 +257,7 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 	}
 	last, err := strconv.ParseInt(drawn, 10, 64)
 	if err == nil {
-		err = r.drawing.Saw(last, r.destination)
+		err = r.drawing.Check(last, r.destination)
 	}
 	if err != nil {
 		return p, err
@@ -454,8 +454,8 @@ type idRange struct{ first, last int64 }
 // fewer messages than a chunk if nothing is left.
 func (r *reader) spans(ctx context.Context, within cursors.Range) ([]span, error) {
 	rows := r.conn.PgConn().ExecStatement(ctx, r.chunks, [][]byte{
-		strconv.AppendUint(nil, within.Lo, 10), strconv.AppendUint(nil, within.Hi, 10), strconv.AppendInt(nil, r.cut.chunk, 10),
-		r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(r.cut.atOnce), 10),
+		strconv.AppendUint(nil, within.Lo, 10), strconv.AppendUint(nil, within.Hi, 10), strconv.AppendInt(nil, r.chunking.chunk, 10),
+		r.firstShard, r.lastShard, strconv.AppendInt(nil, int64(r.chunking.atOnce), 10),
 	}, messages.Text, messages.Binary)
 	var found []span
 	for rows.NextRow() {
@@ -491,4 +491,22 @@ func (r *reader) transactions(ctx context.Context, xids []cursors.Range) ([]chun
 		return nil, fmt.Errorf("measure a backlog: %w", err)
 	}
 	return found, nil
+}
+
+// chunking is how a backlog is divided into chunks.
+type chunking struct {
+	chunk  int64 // messages
+	atOnce int   // chunks that a statement measures
+}
+
+// A page looks at all index entries of its chunks, so a chunk is smaller than a page. Smaller chunks cost more memory,
+// 32 bytes each, and more time when the backlog is measured. A statement measures so many chunks that it takes a tenth
+// of a second, and a few seconds where most rows are of other shard groups.
+var usualCut = chunking{chunk: 2000, atOnce: 250}
+
+// chunk is a range of the index: its transactions have no messages outside these ids. A transaction larger than a chunk
+// is a chunk of its own; the index finds ids within it.
+type chunk struct {
+	xids cursors.Range
+	ids  idRange
 }

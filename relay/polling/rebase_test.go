@@ -67,10 +67,7 @@ func drain(t *testing.T, s relay.Session, want int) (got []string) {
 		if time.Until(lane.Due) > 0 {
 			t.Errorf("lane %s is due at %v", lane.Lane, lane.Due)
 		}
-		held, err := s.Held(t.Context(), lane.Lane, 10_000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := testdb.Held(t, s, lane.Lane, 10_000)
 		var done []*relay.Delivery
 		for i := range held {
 			got = append(got, string(held[i].Payload))

@@ -113,7 +113,7 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 		return false, fmt.Errorf("take a snapshot: %w", err)
 	}
 	for group, sub := range s.groups {
-		sub.reader, sub.pool, sub.until = s.reader.of(group, old), s.reader.pool, &s.end
+		sub.reader, sub.pool, sub.drainTo = s.reader.forGroup(group, old), s.reader.pool, &s.end
 	}
 	return true, nil
 }
@@ -238,8 +238,8 @@ func (s *regroupSession) Due(ctx context.Context, q relay.DueQuery) (lanes []rel
 	return lanes, err
 }
 
-func (s *regroupSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.groups[0].Held(ctx, lane, limit)
+func (s *regroupSession) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	return s.groups[0].Held(ctx, lanes, limit)
 }
 
 // Controls are those of one group: the groups are delivered one after the other.

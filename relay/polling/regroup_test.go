@@ -177,7 +177,7 @@ func TestAChangeOfGroupsThatIsInterruptedGoesOn(t *testing.T) {
 			testdb.Settle(t, session, &b.Deliveries[len(b.Deliveries)-1])
 			if attempt == 0 && len(got) > 120 {
 				for _, sub := range session.(*regroupSession).groups {
-					sub.lease.StopRenewing()
+					sub.lease.StopKeeping()
 				}
 				dial.HangUp(session.(*regroupSession).link.Conn)
 				break

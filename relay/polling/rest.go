@@ -24,11 +24,11 @@ import (
 //
 // One session of a database holds the lock. The others receive its notifications too, and poll besides.
 type rest struct {
-	conn *pgx.Conn
-	able bool // sessions may rest: notifications are received, and can't make a writer fail
-	key  int32
+	conn      *pgx.Conn
+	available bool // sessions may rest: notifications are received, and can't make a writer fail
+	key       int32
 
-	calls *atomic.Int64 // notifications that have come and were not looked at
+	calls *atomic.Int64 // notifications that have come since the last look
 
 	// held means that this session has the lock. mu is held while Next runs, and where the lock is given back because
 	// Next has not been called for a while.
@@ -36,10 +36,10 @@ type rest struct {
 	held bool
 	away *time.Timer
 
-	gap   time.Duration // between polls that find something, smoothed
-	vain  int           // polls since then that were called for and found nothing
-	deaf  time.Time     // until then, notifications are of no use
-	again time.Duration // how long deaf is, next time
+	gap         time.Duration // between polls that find something, smoothed
+	inVain      int           // polls since then that followed a notification and found nothing
+	ignoreUntil time.Time     // until then, notifications are ignored
+	ignoreFor   time.Duration // how long they are ignored next time
 }
 
 const (
@@ -53,8 +53,8 @@ const (
 	restAway = time.Second
 
 	// Notifications for messages of other destinations are ignored for a while after maxVain of them.
-	maxVain          = 8
-	deafFor, deafMax = time.Second, 30 * time.Second
+	maxVain                 = 8
+	ignoreFirst, ignoreMost = time.Second, 30 * time.Second
 )
 
 // restSQL is what a session needs before it may rest. A transaction that has notified can't be prepared for a commit in
@@ -62,12 +62,12 @@ const (
 const restSQL = `SELECT 'outbox.messages'::regclass::oid::int4, current_setting('max_prepared_transactions') = '0' AND EXISTS (
 	SELECT FROM pg_trigger WHERE tgrelid = 'outbox.messages'::regclass AND tgname = 'wake' AND tgenabled IN ('O', 'A'))`
 
-const heard = "outbox: notifications"
+const countKey = "outbox: notifications"
 
-// hear counts the notifications that come to conn; it keeps none.
-func hear(cfg *pgx.ConnConfig) {
+// countNotifications counts the notifications that come to conn; it keeps none.
+func countNotifications(cfg *pgx.ConnConfig) {
 	cfg.OnNotification = func(conn *pgconn.PgConn, _ *pgconn.Notification) {
-		if calls, ok := conn.CustomData()[heard].(*atomic.Int64); ok {
+		if calls, ok := conn.CustomData()[countKey].(*atomic.Int64); ok {
 			calls.Add(1)
 		}
 	}
@@ -75,12 +75,12 @@ func hear(cfg *pgx.ConnConfig) {
 
 // newRest makes conn receive notifications. conn was configured by hear.
 func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
-	r := &rest{conn: conn, calls: new(atomic.Int64), again: deafFor, gap: restAbove}
-	conn.PgConn().CustomData()[heard] = r.calls
-	if err := conn.QueryRow(ctx, restSQL).Scan(&r.key, &r.able); err != nil {
+	r := &rest{conn: conn, calls: new(atomic.Int64), ignoreFor: ignoreFirst, gap: restAbove}
+	conn.PgConn().CustomData()[countKey] = r.calls
+	if err := conn.QueryRow(ctx, restSQL).Scan(&r.key, &r.available); err != nil {
 		return nil, fmt.Errorf("look for the trigger of outbox.messages: %w", err)
 	}
-	if !r.able {
+	if !r.available {
 		return r, nil
 	}
 	if _, err := conn.Exec(ctx, "LISTEN outbox_wake"); err != nil {
@@ -92,7 +92,7 @@ func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
 // begin is called before a poll; since is the time since a poll last found something. It takes the lock if messages are
 // rare. A frozen session must not keep the lock for long, so the server ends one that rests and is silent.
 func (r *rest) begin(ctx context.Context, since time.Duration) error {
-	if !r.able || r.held || time.Now().Before(r.deaf) || max(r.gap, since) < restAbove {
+	if !r.available || r.held || time.Now().Before(r.ignoreUntil) || max(r.gap, since) < restAbove {
 		return nil
 	}
 	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
@@ -100,7 +100,7 @@ func (r *rest) begin(ctx context.Context, since time.Duration) error {
 	if err := r.conn.QueryRow(ctx, sql, r.key).Scan(&r.held); err != nil {
 		return fmt.Errorf("take the lock of a relay that rests: %w", err)
 	}
-	r.called() // what has called before is seen by the poll that comes now
+	r.notified() // the coming poll sees what earlier notifications are about
 	return nil
 }
 
@@ -117,35 +117,35 @@ func (r *rest) end(ctx context.Context) error {
 	return nil
 }
 
-// polled notes a poll: when the last one before had found something, whether this one has, and whether a notification
-// had called for it. It gives the lock back if resting doesn't pay.
+// polled takes the outcome of a poll: the time since an earlier one found something, whether this one has, and whether
+// a notification caused it. It gives the lock back if resting doesn't pay.
 func (r *rest) polled(ctx context.Context, since time.Duration, found, called bool) error {
 	switch {
 	case found:
 		r.gap += (min(since, restIdle) - r.gap) / 8
-		r.vain, r.again = 0, deafFor
+		r.inVain, r.ignoreFor = 0, ignoreFirst
 		if r.gap >= restBelow {
 			return nil
 		}
 	case called:
-		if r.vain++; r.vain < maxVain {
+		if r.inVain++; r.inVain < maxVain {
 			return nil
 		}
-		r.vain, r.deaf = 0, time.Now().Add(r.again)
-		r.again = min(2*r.again, deafMax)
+		r.inVain, r.ignoreUntil = 0, time.Now().Add(r.ignoreFor)
+		r.ignoreFor = min(2*r.ignoreFor, ignoreMost)
 	default:
 		return nil
 	}
 	return r.end(ctx)
 }
 
-// attentive reports whether a notification would shorten a pause.
-func (r *rest) attentive(pause time.Duration) bool {
-	return r.able && (r.held || pause >= restAbove && !time.Now().Before(r.deaf))
+// listens reports whether a notification would shorten a pause.
+func (r *rest) listens(pause time.Duration) bool {
+	return r.available && (r.held || pause >= restAbove && !time.Now().Before(r.ignoreUntil))
 }
 
-// called reports whether a notification has come since the last call, and forgets it.
-func (r *rest) called() bool { return r.calls.Swap(0) > 0 }
+// notified reports whether a notification has come since the last call, and forgets it.
+func (r *rest) notified() bool { return r.calls.Swap(0) > 0 }
 
 // listen waits for a notification until stop is called; stop returns when the connection is free again. The channel
 // gets the error of a connection that is broken, or nil.

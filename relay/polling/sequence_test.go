@@ -114,13 +114,13 @@ func TestTheLastIDIsNeverReadAheadOfTheSequence(t *testing.T) {
 		_, err := writer.Exec(t.Context(), `SELECT max(nextval('outbox.messages_id_seq')) FROM generate_series(1, 3000000)`)
 		done <- err
 	}()
-	var drawing cursors.Drawing
+	var drawing cursors.SequenceWatch
 	for looks := 0; ; looks++ {
 		var last int64
 		if err := reader.QueryRow(t.Context(), `SELECT `+cursors.LastSQL).Scan(&last); err != nil {
 			t.Fatal(err)
 		}
-		if err := drawing.Saw(last, "d"); err != nil {
+		if err := drawing.Check(last, "d"); err != nil {
 			t.Fatalf("look %d: %v", looks, err)
 		}
 		select {

@@ -31,9 +31,9 @@ type snapshotSession struct {
 	pool          *messages.Pool
 	walk          holds.Walk
 
-	// until, if not nil, is the end: the session reads and settles what this snapshot sees, and then Next returns
+	// drainTo, if not nil, is the end: the session reads and settles what this snapshot sees, and then Next returns
 	// errDrained.
-	until *cursors.Snapshot
+	drainTo *cursors.Snapshot
 
 	mu     sync.Mutex
 	cursor cursor
@@ -55,10 +55,12 @@ type snapshotSession struct {
 	resting bool // pollAt was set while notifications called
 
 	flushAgain time.Time     // before this time, waiting for a flush is pointless
-	vain       time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
+	inVain     time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
 	foundAt    time.Time     // when a poll last found something
 	alarm      *alarm
 }
+
+var _ relay.Coupled = (*snapshotSession)(nil)
 
 // cursor is the position of a session. Everything that prev sees is settled. A window holds what its snapshot sees and
 // the previous one doesn't.
@@ -215,7 +217,7 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 		pg, err := s.readWindow(ctx, size)
 		switch {
 		case err != nil || pg != nil:
-		case s.until != nil:
+		case s.drainTo != nil:
 			err = s.drain(ctx)
 		default:
 			pg, err = s.poll(ctx, size)
@@ -377,7 +379,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 }
 
 // awaitFlush waits a moment for other sessions to flush the log up to end. Some don't: their transactions are long, or
-// don't wait for the disk. After a second vain wait it isn't tried again for vainFirst, and twice as long each time.
+// don't wait for the disk. After a second vain wait it isn't tried again for inVainFirst, and twice as long each time.
 func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bool, err error) {
 	if time.Now().Before(s.flushAgain) {
 		return false, nil
@@ -386,19 +388,19 @@ func (s *snapshotSession) awaitFlush(ctx context.Context, end []byte) (onDisk bo
 	switch {
 	case err != nil:
 	case onDisk:
-		s.vain = 0
-	case s.vain == 0:
-		s.vain = vainFirst
+		s.inVain = 0
+	case s.inVain == 0:
+		s.inVain = inVainFirst
 	default:
-		s.flushAgain = time.Now().Add(s.vain)
-		s.vain = min(2*s.vain, vainLast)
+		s.flushAgain = time.Now().Add(s.inVain)
+		s.inVain = min(2*s.inVain, inVainLast)
 	}
 	return onDisk, err
 }
 
 const (
-	vainFirst = 20 * time.Millisecond
-	vainLast  = time.Second
+	inVainFirst = 20 * time.Millisecond
+	inVainLast  = time.Second
 )
 
 var errDrained = errors.New("polling: everything up to the session's end is settled")
@@ -406,13 +408,13 @@ var errDrained = errors.New("polling: everything up to the session's end is sett
 // drain opens the last window, and waits until everything is settled.
 func (s *snapshotSession) drain(ctx context.Context) error {
 	s.mu.Lock()
-	opened := s.cursor.base.Text == s.until.Text
+	opened := s.cursor.base.Text == s.drainTo.Text
 	s.mu.Unlock()
 	if !opened {
 		last := func() cursors.Position {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.cursor.open(*s.until)
+			s.cursor.open(*s.drainTo)
 			return s.cursor.position()
 		}
 		return s.lease.Write(context.WithoutCancel(ctx), 0, last, nil)
@@ -488,8 +490,8 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 		wake = nil
 	} else {
 		wait := time.Until(s.pollAt)
-		if rest := s.reader.rest; rest.attentive(s.pause) {
-			if rest.called() {
+		if rest := s.reader.rest; rest.listens(s.pause) {
+			if rest.notified() {
 				return true, ctx.Err()
 			}
 			var stop func()
@@ -511,7 +513,7 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 		case <-due:
 			return false, nil
 		case err := <-calls:
-			s.reader.rest.called()
+			s.reader.rest.notified()
 			return err == nil, err
 		case _, open := <-wake:
 			if open {
@@ -580,15 +582,7 @@ func (s *snapshotSession) Due(ctx context.Context, q relay.DueQuery) (lanes []re
 	return lanes, err
 }
 
-func (s *snapshotSession) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	lists, err := s.HeldTogether(ctx, []string{lane}, limit)
-	if err != nil {
-		return nil, err
-	}
-	return lists[0], nil
-}
-
-func (s *snapshotSession) HeldTogether(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
+func (s *snapshotSession) Held(ctx context.Context, lanes []string, limit int) (lists [][]relay.Delivery, err error) {
 	err = s.lease.Query(func(conn *pgx.Conn) error {
 		lists, err = holds.Held(ctx, conn, s.source.destination, lanes, limit)
 		return err

@@ -431,7 +431,7 @@ func (s *snapshotSession) crowded() bool {
 
 // crash ends a session as SIGKILL would: nothing is settled or given back.
 func crash(s *snapshotSession) {
-	s.lease.StopRenewing()
+	s.lease.StopKeeping()
 	dial.HangUp(s.lease.Link.Conn)
 	s.reader.hangUp()
 	s.source.released()

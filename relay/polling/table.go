@@ -44,7 +44,7 @@ func TableOf(session relay.Session) (*Table, bool) {
 	if !ok {
 		return nil, false
 	}
-	s.reader.rest.able = false // a Table returns after each poll, and soon
+	s.reader.rest.available = false // a Table returns after each poll, and soon
 	return &Table{snapshotSession: s}, true
 }
 
@@ -136,9 +136,9 @@ func (t *Table) Prev() (snapshot string, alone bool) {
 	return at.Prev, len(at.Windows) == 0
 }
 
-// Stand moves the cursor to a snapshot that is completely settled, whichever way it was delivered. The next write
+// MoveTo sets the cursor to a snapshot that is completely settled, whichever way it was delivered. The next write
 // stores it, unless Write has just stored it.
-func (t *Table) Stand(snapshot string) error {
+func (t *Table) MoveTo(snapshot string) error {
 	s, err := cursors.Parse(snapshot)
 	if err != nil {
 		return err

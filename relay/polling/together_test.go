@@ -17,7 +17,7 @@ func TestTheHoldsOfSeveralLanesAreReadTogether(t *testing.T) {
 		db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, retry_at, attempts)
 			VALUES ('d', $1, $2::int, gen_random_uuid(), 't', $1, 0, 'x', now(), now(), $2::int)`, lane, i+1)
 	}
-	lists, err := s.(relay.Together).HeldTogether(t.Context(), []string{"a", "none", "b", `"{,}`, "no more"}, 2)
+	lists, err := s.Held(t.Context(), []string{"a", "none", "b", `"{,}`, "no more"}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestASettlementLocksHoldsInTheOrderOfTheirIDs(t *testing.T) {
 		db.Exec(`INSERT INTO outbox.holds (destination, lane, id, message_id, topic, key, shard, payload, created_at, retry_at, attempts)
 			VALUES ('d', 'k' || 3 - $1::int, $1::int, gen_random_uuid(), 't', 'k' || 3 - $1::int, 0, 'x', now(), now(), 1)`, id)
 	}
-	lists, err := s.(relay.Together).HeldTogether(t.Context(), []string{"k1", "k2"}, 1) // 2 is in k1
+	lists, err := s.Held(t.Context(), []string{"k1", "k2"}, 1) // 2 is in k1
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -66,7 +67,7 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Config
 	faults.Need(conn != nil, "", "there is no connection config")
 	faults.Need(name != "", "", "the relay has no name")
 	settings.Default(&cfg.Version, "unknown")
-	settings.AtLeast(&faults, "Lease", &cfg.Lease, lease.Default, lease.Min)
+	settings.AtLeast(&faults, "Lease", &cfg.Lease, owner.Default, owner.Min)
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
@@ -309,5 +310,5 @@ func (r *Registration) leave(conn *pgx.Conn) {
 	if err != nil {
 		r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)
 	}
-	r.set(lease.ErrClosed)
+	r.set(owner.ErrClosed)
 }

@@ -352,9 +352,9 @@ func (s *sourceSession) due(q relay.DueQuery) map[string]relay.HeldLane {
 
 func (s *sourceSession) held(lane string, limit int) []relay.Delivery {
 	s.c.Helper()
-	held, err := s.Held(s.c.ctx, lane, limit)
+	lists, err := s.Held(s.c.ctx, []string{lane}, limit)
 	s.c.check("held", err)
-	return held
+	return lists[0]
 }
 
 func texts(ds []relay.Delivery) []string {

@@ -53,13 +53,13 @@ func (s *session) catchUp(ctx context.Context) error {
 		}
 		s.endStream()
 		prev, _ := s.table.Prev()
-		return true, s.table.Stand(prev)
+		return true, s.table.MoveTo(prev)
 	})
 	if err != nil {
 		return err
 	}
 	// The table's first pages tell whether a new slot would come too early, and retain the log meanwhile.
-	s.makeAgain = time.Now().Add(retryAfter)
+	s.retryAt = time.Now().Add(retryAfter)
 	s.log().Info("the log is far behind: reading the table up to its end, then the log again from a new slot",
 		"slot_dropped", s.source.cfg.Slot, "bytes", behind)
 	return s.abandonSlot(ctx)

@@ -61,7 +61,7 @@ func harness(db database, emit bool) relaytest.SourceHarness {
 			cfg := Config{Emitted: emit}
 			cfg.Table.Lease = o.Lease
 			s, l := db.source(o.Destination, cfg)
-			s.table.As(o.Relay) // what a registration under that name would give it
+			s.table.SetOwner(o.Relay) // what a registration under that name would give it
 			return noting{s, func(session relay.Session) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -18,22 +18,13 @@ import (
 // destination is read from the write-ahead log. The cursor could be continued by queries, but then no relay would read
 // the slot, which retains the log until the disk is full, and no relay would deliver what was emitted without a row.
 func Guard(conn *pgx.ConnConfig, destination string, source relay.Source) relay.Source {
-	return &guard{conn: conn.Copy(), destination: destination, source: source}
+	return &guard{Source: source, conn: conn.Copy(), destination: destination}
 }
 
 type guard struct {
+	relay.Source
 	conn        *pgx.ConnConfig
 	destination string
-	source      relay.Source
-}
-
-var _ relay.Reporting = (*guard)(nil)
-
-// Report passes a state on to the source, if that records states.
-func (g *guard) Report(state relay.State, err error) {
-	if r, ok := g.source.(relay.Reporting); ok {
-		r.Report(state, err)
-	}
 }
 
 func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
@@ -41,7 +32,7 @@ func (g *guard) Acquire(ctx context.Context) (relay.Session, error) {
 	if err := g.check(ctx); err != nil {
 		return nil, err
 	}
-	session, err := g.source.Acquire(ctx)
+	session, err := g.Source.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func TestTheWayBackToTheTableWaitsForWhatWasDeliveredToBeVisible(t *testing.T) {
 	s.mu.Unlock()
 	db.Exec("UPDATE outbox.slots SET mode = 'snapshot'")
 	ctx := await.Context(t)
-	for s.makeAgain.IsZero() { // until it has given up for now
+	for s.retryAt.IsZero() { // until it has given up for now
 		if _, err := s.Next(ctx, 1); err != nil {
 			t.Fatal(err)
 		}

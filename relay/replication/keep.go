@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,10 +12,6 @@ import (
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
-
-func (s *session) log() *slog.Logger {
-	return s.source.cfg.Table.Logger.With("destination", s.source.destination)
-}
 
 // keep starts the goroutine that does the periodic work until the session is closed: it stores how far the log was read
 // when nothing is in flight, tells the server what is stored, asks a silent server for its position, and watches the
@@ -42,7 +37,7 @@ func (s *session) keep() {
 			if watch {
 				watched = time.Now()
 			}
-			if err := s.tend(watch); err != nil && s.table.Failure() == nil && s.ctx.Err() == nil {
+			if err := s.work(watch); err != nil && s.table.Failure() == nil && s.ctx.Err() == nil {
 				s.log().Debug("looking after the slot failed", "error", err)
 			}
 		}
@@ -56,7 +51,7 @@ func (s *session) reading() *wal.Stream {
 	return s.wal
 }
 
-func (s *session) tend(watch bool) error {
+func (s *session) work(watch bool) error {
 	s.mu.Lock()
 	w := s.wal
 	var due, silent bool
@@ -100,9 +95,6 @@ func (s *session) confirm(w *wal.Stream, last bool) error {
 	return w.Confirm(position, last)
 }
 
-// standbysSQL reports whether commits wait for synchronous standbys. The server sends the log before they have it.
-const standbysSQL = "current_setting('synchronous_standby_names') <> ''"
-
 // readMode reads what the operator wants. If the log is read, it ends the session when the publication has changed. The
 // next settlement would do so too, but perhaps none comes, because nothing is sent any more, or comes too late.
 func (s *session) readMode(streaming bool) error {
@@ -122,7 +114,7 @@ func (s *session) readMode(streaming bool) error {
 		case err == nil && streaming && !same:
 			return fmt.Errorf("%w: %q", errPublicationChanged, s.source.cfg.Publication)
 		case err == nil:
-			return s.drawing.Saw(last, s.source.destination)
+			return s.drawing.Check(last, s.source.destination)
 		}
 		return err
 	})

@@ -22,7 +22,7 @@ type layout struct {
 // step tells what to do with a column.
 type step struct {
 	name  string
-	place int // in a row of polling.MessageColumns, or one of the constants below
+	index int // in a row of polling.MessageColumns, or one of the constants below
 	read  reading
 }
 
@@ -76,15 +76,15 @@ func newLayout(r *wal.Relation, c *columns) (*layout, error) {
 	found := make(map[string]bool)
 	var faults []error
 	for _, col := range r.Columns {
-		s := step{name: col.Name, place: slices.Index(c.names, col.Name)}
+		s := step{name: col.Name, index: slices.Index(c.names, col.Name)}
 		want := kindOf(col.Name)
 		switch {
 		case col.Name == "xid":
-			s.place = transaction
-		case s.place < 0 || col.Name == "shard":
-			s.place = leaveOut
+			s.index = transaction
+		case s.index < 0 || col.Name == "shard":
+			s.index = leaveOut
 		}
-		if s.place != leaveOut {
+		if s.index != leaveOut {
 			if s.read = readingOf(want, col.OID); s.read == nil {
 				faults = append(faults, fmt.Errorf("column %s has a type (oid %d) that can't be read as %s", col.Name, col.OID, want))
 			}
@@ -249,7 +249,7 @@ func (l *layout) fill(r *row, t wal.Tuple) error {
 		if err != nil {
 			return err
 		}
-		if v.Format == wal.FormatNull || s.place == leaveOut {
+		if v.Format == wal.FormatNull || s.index == leaveOut {
 			continue
 		}
 		if v.Format == wal.FormatUnchanged {
@@ -262,11 +262,11 @@ func (l *layout) fill(r *row, t wal.Tuple) error {
 		if converted == nil {
 			converted = []byte{} // empty is not NULL
 		}
-		if s.place == transaction {
+		if s.index == transaction {
 			r.xid = binary.BigEndian.Uint64(converted)
 			continue
 		}
-		r.values[s.place] = converted
+		r.values[s.index] = converted
 	}
 	r.fillShard()
 	return nil

@@ -256,7 +256,7 @@ func consume(t *testing.T, db database, l *ledger, cfg Config) *consumer {
 		cfg.Table.Lease = await.Expiry(time.Second) // one that is lost repeats messages
 	}
 	source, _ := db.source("d", cfg)
-	source.table.As("consumer")
+	source.table.SetOwner("consumer")
 	c := &consumer{t: t, source: source, ledger: l, log: log}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel

@@ -341,7 +341,7 @@ func TestARelayThatIsKilledAtAnyPointLosesAndRepeatsNothingThatWasSettled(t *tes
 	servers.Long(t)
 	db := newDatabase(t)
 	source, lines := db.source("d", Config{})
-	source.table.As("one")
+	source.table.SetOwner("one")
 	s := acquire(t, source)
 	streaming(t, s)
 	ctx := context.Background()

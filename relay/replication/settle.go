@@ -33,40 +33,6 @@ UPDATE outbox.slots s SET position = $7::text::pg_lsn, partial_lsn = nullif($8::
 FROM moved WHERE s.destination = moved.destination
 RETURNING pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text, s.mode, ` + standbysSQL
 
-// fallback is where the cursor is, and where it may go: the table can be read from there on. The position is ahead of
-// it, for no snapshot is exactly at the position.
-type fallback struct {
-	covers wal.LSN // the cursor sees everything that commits before this
-	next   []boundary
-}
-
-// maxFallbacks bounds the snapshots that are remembered. While a broker is down, one comes each second.
-const maxFallbacks = 32
-
-// note remembers a snapshot that sees everything that commits before lsn.
-func (f *fallback) note(snapshot string, lsn wal.LSN) {
-	n := len(f.next)
-	if lsn <= f.covers || n > 0 && lsn <= f.next[n-1].lsn {
-		return // another one was asked for later, and came sooner
-	}
-	if n == maxFallbacks { // every other one goes; the oldest stays, and the newest, which the end of an outage reaches
-		for i := 1; i < maxFallbacks/2; i++ {
-			f.next[i] = f.next[2*i+1]
-		}
-		f.next = f.next[:maxFallbacks/2]
-	}
-	f.next = append(f.next, boundary{lsn: lsn, snapshot: snapshot})
-}
-
-// at moves the cursor as far as everything is settled, and returns it; prev is where it was.
-func (f *fallback) at(position wal.LSN, prev string) string {
-	for len(f.next) > 0 && f.next[0].lsn <= position {
-		prev, f.covers = f.next[0].snapshot, f.next[0].lsn
-		f.next = f.next[1:]
-	}
-	return prev
-}
-
 var errPublicationChanged = errors.New("the publication was dropped or changed, or a segment was made UNLOGGED, " +
 	"while the log was being read through it")
 
@@ -87,14 +53,14 @@ func (s *session) store(ctx context.Context, settlement *relay.Settlement) error
 		}
 		at := s.progress.Mark
 		prev, _ := s.table.Prev()
-		prev = s.fallback.at(at.Position, prev)
+		prev = s.fallback.advance(at.Position, prev)
 		s.mu.Unlock()
 
 		next, err := s.move(ctx, conn, prev, delivered, at, settlement)
 		if err != nil || next == nil {
 			return false, err
 		}
-		if err := s.table.Stand(prev); err != nil {
+		if err := s.table.MoveTo(prev); err != nil {
 			return false, err
 		}
 		seen, err := cursors.Parse(next.snapshot)
@@ -193,8 +159,6 @@ func (s *session) renew(ctx context.Context, conn *pgx.Conn, settlement *relay.S
 	return owned, err
 }
 
-func (s *session) ttl() time.Duration { return s.source.cfg.Table.Lease }
-
 // Settle moves the position and writes holds and dead letters in one transaction.
 func (s *session) Settle(ctx context.Context, settlement relay.Settlement) error {
 	s.mu.Lock()
@@ -223,17 +187,15 @@ func (s *session) Due(ctx context.Context, q relay.DueQuery) ([]relay.HeldLane, 
 
 func (s *session) Controls(ctx context.Context) (relay.Controls, error) { return s.table.Controls(ctx) }
 
-func (s *session) Held(ctx context.Context, lane string, limit int) ([]relay.Delivery, error) {
-	return s.table.Held(ctx, lane, limit)
-}
-
-func (s *session) HeldTogether(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
-	return s.table.HeldTogether(ctx, lanes, limit)
+func (s *session) Held(ctx context.Context, lanes []string, limit int) ([][]relay.Delivery, error) {
+	return s.table.Held(ctx, lanes, limit)
 }
 
 func (s *session) Recognize(ctx context.Context, identity []string) error {
 	return s.table.Recognize(ctx, identity)
 }
+
+var _ relay.Coupled = (*session)(nil)
 
 // Confirm stores the progress; it fails if another relay has the lease.
 func (s *session) Confirm(ctx context.Context) error { return s.store(ctx, nil) }
@@ -249,27 +211,5 @@ func (s *session) Whole() bool { return true }
 
 func (s *session) Expires() time.Time { return s.table.Expires() }
 
-// Close stores and confirms the last position and gives the lease back.
-func (s *session) Close(ctx context.Context) error {
-	s.cancel()
-	s.helpers.Wait()
-	var err error
-	if s.isStreaming() {
-		if s.table.Failure() == nil {
-			err = s.store(ctx, nil)
-		}
-		if s.wal != nil && err == nil {
-			_ = s.confirm(s.wal, true) // if it fails, the next session's stream begins at the stored position
-		}
-	}
-	if s.wal != nil {
-		s.wal.Goodbye()
-	}
-	return errors.Join(err, s.table.Close(ctx))
-}
-
-func (s *session) isStreaming() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streaming
-}
+// standbysSQL reports whether commits wait for synchronous standbys. The server sends the log before they have it.
+const standbysSQL = "current_setting('synchronous_standby_names') <> ''"

@@ -25,7 +25,7 @@ func TestAShortLeaseOutlastsTheStartOverASlowLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		source.table.As(name)
+		source.table.SetOwner(name)
 		testdb.Run(t, source, broker, relay.Config{})
 	}
 	await.Until(t, "the log is read", db.streams)

@@ -2,58 +2,13 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/relay"
-	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/relay/internal/wal"
 )
-
-// reader is the part of a session that only Next uses.
-type reader struct {
-	row     *row
-	order   []int              // of the fields of emitted messages
-	layouts map[uint32]*layout // of outbox.messages, by relation; nil for another table's
-	limit   int                // of the batch being read
-	told    bool               // the server has described outbox.messages since the publication was looked at
-
-	// The rows of transactions that seen sees were delivered from the table. No such transaction commits after
-	// seenUntil.
-	seen      *cursors.Snapshot
-	seenUntil wal.LSN
-	inTx      wal.LSN // where the current transaction commits
-
-	leave    *leaving // the log is being left for the table
-	catching bool     // the same, to catch up
-
-	making     bool      // a boundary is being prepared
-	slotReady  *boundary // the slot exists, and the table isn't read up to it yet
-	makeAgain  time.Time
-	page       *messages.Collector
-	complained bool // about a message outside any transaction
-}
-
-func (r *reader) init() {
-	r.row = newRow()
-	r.order = r.row.columns.emittedOrder()
-	r.layouts = make(map[uint32]*layout)
-}
-
-// Next waits for messages: from the table until the log takes over, and then from the log.
-func (s *session) Next(ctx context.Context, limit int) (relay.Batch, error) {
-	if limit < 1 {
-		return relay.Batch{}, fmt.Errorf("replication: Next was asked for %d messages", limit)
-	}
-	if s.isStreaming() {
-		return s.nextOfLog(ctx, limit)
-	}
-	return s.nextOfTable(ctx, limit)
-}
 
 // stream begins to stream. If another process still streams from the slot, it serves a session that has lost the lease
 // or is just ending.
@@ -78,20 +33,6 @@ func (s *session) stream(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (s *session) nextOfLog(ctx context.Context, limit int) (relay.Batch, error) {
-	if s.wantsToLeave() {
-		return relay.Batch{}, s.leaveLog(ctx)
-	}
-	if s.wantsToCatchUp() {
-		return relay.Batch{}, s.catchUp(ctx)
-	}
-	batch, err := s.readLog(ctx, limit)
-	if failure := s.table.Failure(); err != nil && failure != nil {
-		err = failure // that failure has closed the connection
-	}
-	return batch, err
-}
-
 // readLog returns what has arrived, and waits if nothing has.
 func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	if s.page == nil {
@@ -103,11 +44,11 @@ func (s *session) readLog(ctx context.Context, limit int) (relay.Batch, error) {
 	}
 	// The server describes the table again before the first row that it sends after a change of the publication or of
 	// the table. Rows before this one may not have been sent, and they have to come first.
-	if s.told {
+	if s.described {
 		if err := s.readMode(true); err != nil {
 			return relay.Batch{}, err
 		}
-		s.told = false
+		s.described = false
 	}
 	if err := s.awaitStandbys(ctx); err != nil {
 		return relay.Batch{}, err
@@ -130,138 +71,4 @@ func (s *session) awaitStandbys(ctx context.Context) error {
 		return nil
 	}
 	return s.store(context.WithoutCancel(ctx), nil)
-}
-
-// Full reports whether the batch has no room for more, or whether no more of the log may be delivered.
-func (s *session) Full() bool {
-	return (s.leave != nil || s.catching) && !s.progress.Open || s.page.Len() >= s.limit || s.page.Bytes() >= s.source.cfg.Table.PageBytes
-}
-
-// Take adds a message to the page.
-func (s *session) Take(c *wal.Change) (message bool, err error) {
-	if s.Full() {
-		return false, wal.ErrFull
-	}
-	s.progress.Note(c)
-	n := s.page.Len()
-	switch c.Kind {
-	case wal.KindRelation:
-		err = s.relation(c.Table)
-	case wal.KindBegin:
-		s.inTx = c.LSN
-	case wal.KindInsert:
-		err = s.insert(c)
-	case wal.KindMessage:
-		err = s.message(c)
-	}
-	return s.page.Len() > n, err
-}
-
-func (s *session) relation(r *wal.Relation) error {
-	if r.Namespace != "outbox" || r.Name != "messages" {
-		s.layouts[r.ID] = nil // another table, in a publication that isn't only ours
-		return nil
-	}
-	s.told = true
-	l, err := newLayout(r, &s.row.columns)
-	s.layouts[r.ID] = l
-	return err
-}
-
-// fill reads an insert into row. It returns false for an insert into another table.
-func (s *session) fill(c *wal.Change) (bool, error) {
-	l, known := s.layouts[c.Relation]
-	if !known {
-		return false, fmt.Errorf("an insert into relation %d came before its description", c.Relation)
-	}
-	if l == nil {
-		return false, nil
-	}
-	if err := l.fill(s.row, c.Row); err != nil {
-		return false, fmt.Errorf("read an insert into outbox.messages: %w", err)
-	}
-	return true, nil
-}
-
-func (s *session) insert(c *wal.Change) error {
-	if ours, err := s.fill(c); !ours || err != nil {
-		return err
-	}
-	wanted := s.progress.Next()
-	if !wanted || s.fromTable(s.row.xid) {
-		return nil
-	}
-	if n := len(s.unseen); n == 0 || s.unseen[n-1] != s.row.xid {
-		s.unseen = append(s.unseen, s.row.xid)
-	}
-	invalid, err := s.row.utf8(s.ctx, s.wal)
-	if err != nil {
-		return err
-	}
-	return s.deliver(s.row.xid, invalid)
-}
-
-// fromTable reports whether the rows of the open transaction were delivered from the table.
-func (s *session) fromTable(xid uint64) bool { return s.inTx < s.seenUntil && s.seen.Sees(xid) }
-
-func (s *session) message(c *wal.Change) error {
-	if string(c.Prefix) != prefix {
-		return nil
-	}
-	if !c.Transactional {
-		if !s.complained {
-			s.complained = true
-			s.log().Error("a logical message with the prefix "+prefix+" was written outside of its transaction and is not delivered: "+
-				"the first argument of pg_logical_emit_message must be true", "position", c.LSN.String())
-		}
-		return nil
-	}
-	if !s.progress.Next() {
-		return nil
-	}
-	invalid := s.row.fillEmitted(s.order, c.Content)
-	if invalid != nil {
-		s.row.fillBroken(c.LSN, c.Content)
-	}
-	return s.deliver(0, invalid)
-}
-
-// deliver adds the message in row to the page.
-func (s *session) deliver(xid uint64, invalid error) error {
-	d, err := s.page.Add(s.row.values)
-	if err != nil {
-		return err
-	}
-	d.Ref = xid
-	d.Window = s.progress.Deliver()
-	if invalid != nil {
-		d.Invalid = invalid
-	}
-	return nil
-}
-
-// utf8 converts the texts of a row from the log to UTF-8. An invalid row has the texts that could be converted, and no
-// key if that could not.
-func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error) {
-	r.texts = r.texts[:0]
-	for _, place := range r.columns.texts {
-		r.texts = append(r.texts, r.values[place])
-	}
-	texts := r.texts
-	faults, err := stream.UTF8(ctx, texts)
-	if err != nil {
-		return nil, err
-	}
-	var found []error
-	for i, place := range r.columns.texts {
-		if fault := faults[i]; fault != nil {
-			texts[i] = nil
-			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[place], fault))
-		}
-		r.values[place] = texts[i]
-	}
-	if found != nil && r.values[r.columns.key] == nil {
-		r.values[r.columns.aggregateID] = nil // the text may be the key or the aggregate id: the message gets a lane of its own
-	}
-	return errors.Join(found...), nil
 }

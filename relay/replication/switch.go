@@ -44,15 +44,15 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 	s.mu.Lock()
 	mode := s.mode
 	s.mu.Unlock()
-	if mode == modeReplication && !s.making && s.slotReady == nil && !s.table.Behind() && time.Now().After(s.makeAgain) {
-		s.making = true
-		s.make(s.newSlot)
+	if mode == modeReplication && !s.preparing && s.slotReady == nil && !s.table.Behind() && time.Now().After(s.retryAt) {
+		s.preparing = true
+		s.prepare(s.newSlot)
 	}
 	select {
 	case b := <-s.ready:
-		s.making = false
+		s.preparing = false
 		if b.err != nil {
-			s.makeAgain = time.Now().Add(retryAfter)
+			s.retryAt = time.Now().Add(retryAfter)
 			s.log().Error("there is no replication slot yet, the table is read meanwhile", "slot", s.source.cfg.Slot, "error", b.err)
 			break
 		}
@@ -69,8 +69,8 @@ func (s *session) nextOfTable(ctx context.Context, limit int) (relay.Batch, erro
 	return batch, err
 }
 
-// make runs f in a goroutine.
-func (s *session) make(f func(context.Context) (boundary, error)) {
+// prepare runs f, which prepares a boundary, in a goroutine.
+func (s *session) prepare(f func(context.Context) (boundary, error)) {
 	s.helpers.Go(func() {
 		b, err := f(s.ctx)
 		if s.ctx.Err() != nil {
@@ -128,21 +128,11 @@ func (s *session) enterLog(ctx context.Context) error {
 	return nil
 }
 
-// leaving is the state of a switch from the log to the table.
-type leaving struct {
-	since    time.Time
-	snapshot *cursors.Snapshot // N
-	until    wal.LSN           // what N sees commits before this
-	passed   bool              // the log was read up to until
-	unsent   []uint64          // U
-	emitted  int               // messages without a row that are not delivered
-}
-
 // wantsToLeave reports whether the operator wants the table to be read.
 func (s *session) wantsToLeave() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leave == nil && s.mode == modeSnapshot && time.Now().After(s.makeAgain) {
+	if s.leave == nil && s.mode == modeSnapshot && time.Now().After(s.retryAt) {
 		s.leave = &leaving{since: time.Now()}
 	}
 	return s.leave != nil && !s.progress.Open
@@ -180,7 +170,7 @@ func (s *session) takeSnapshot(ctx context.Context) error {
 		// A later entry in the log, once on disk, shows that the log was read up to here.
 		return s.store(context.WithoutCancel(ctx), nil)
 	case time.Since(s.leave.since) > maxPause:
-		s.leave, s.makeAgain = nil, time.Now().Add(retryAfter)
+		s.leave, s.retryAt = nil, time.Now().Add(retryAfter)
 		s.log().Error("the handover to the table has to wait: a transaction is in the log and not visible; it waits for " +
 			"a synchronous standby")
 		return nil
@@ -276,7 +266,7 @@ func (s *session) leaveLog(ctx context.Context) error {
 			return false, relay.ErrLeaseLost
 		}
 		s.endStream()
-		return true, s.table.Stand(cursor)
+		return true, s.table.MoveTo(cursor)
 	})
 	if err != nil {
 		return err
@@ -321,14 +311,4 @@ func (s *session) endStream() {
 	w.Goodbye()
 	s.catching = false
 	clear(s.layouts)
-}
-
-// abandonSlot drops a slot that is no longer read, so that it doesn't retain the log.
-func (s *session) abandonSlot(ctx context.Context) error {
-	conn, err := s.source.server().Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer dial.HangUp(conn)
-	return s.dropSlot(ctx, conn)
 }

@@ -1,4 +1,4 @@
-// Package admintest is what the tests of the operator's verbs share: a database, and what they put into it.
+// Package admintest has what the tests of admin's packages share: a database, and rows for it.
 package admintest
 
 import (

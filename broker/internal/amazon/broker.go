@@ -27,10 +27,9 @@ type Service interface {
 	// true. Without create, one that would be created is nil. Errors name it and have their kind.
 	Find(ctx context.Context, name string, create bool) (*Target, error)
 
-	// Send sends one request, once. It returns the outcome of each entry, nil for an accepted one, or an error that
-	// concerns all entries: one made by Refusal if the request was at fault and may be divided. It keeps nothing of
-	// entries.
-	Send(ctx context.Context, target *Target, entries []Entry) ([]error, error)
+	// Send sends one request, once, and notes what the answer says of each entry. Its error is the client's: there was
+	// no answer, or one that concerns all entries. It keeps nothing of entries.
+	Send(ctx context.Context, target *Target, entries []Entry, answer *Outcomes) error
 }
 
 // Target is a queue or a topic on the server.
@@ -49,6 +48,8 @@ type Target struct {
 type Settings struct {
 	Common           // completed
 	Service   string // as errors name it: "sqs" or "sns"
+	Sending   string // as errors name what is done: "send to queue"
+	Kind      string // of the targets: "queue" or "topic"
 	Transport *http.Transport
 	Names     *Names
 
@@ -237,13 +238,15 @@ func (b *Broker) send(ctx context.Context, target *Target, entries []Entry) []er
 		return slices.Repeat([]error{err}, len(entries))
 	}
 	request, cancel := context.WithTimeoutCause(ctx, b.settings.Timeout, fmt.Errorf("no answer within %v", b.settings.Timeout))
-	errs, whole := b.service.Send(request, target, entries)
+	outcomes := newOutcomes(fmt.Sprintf("%s: %s %q", b.settings.Service, b.settings.Kind, target.Name), len(entries))
+	whole := Classify(fmt.Sprintf("%s: %s %q", b.settings.Service, b.settings.Sending, target.Name),
+		b.service.Send(request, target, entries, outcomes))
 	if whole != nil && context.Cause(request) != nil && ctx.Err() == nil {
 		whole = outbox.Unavailable(fmt.Errorf("%w (outcome unknown): %w", context.Cause(request), whole))
 	}
 	cancel()
 	if whole == nil {
-		return errs
+		return outcomes.errs
 	}
 	if refused(whole) && len(entries) > 1 {
 		half := len(entries) / 2

@@ -19,7 +19,7 @@ import (
 // script is a service that does what a test tells it to.
 type script struct {
 	find func(name string) (*Target, error)
-	send func(entries []Entry) ([]error, error)
+	send func(entries []Entry) error
 
 	mu    sync.Mutex
 	sent  [][]Entry
@@ -40,14 +40,17 @@ func (s *script) List(context.Context) error { return nil }
 
 func (s *script) Accounts(context.Context) ([]Account, error) { return nil, nil }
 
-func (s *script) Send(_ context.Context, _ *Target, entries []Entry) ([]error, error) {
+func (s *script) Send(_ context.Context, _ *Target, entries []Entry, answer *Outcomes) error {
 	s.mu.Lock()
 	s.sent = append(s.sent, entries)
 	s.mu.Unlock()
+	for i := range entries {
+		answer.Accepted(EntryID(i))
+	}
 	if s.send != nil {
 		return s.send(entries)
 	}
-	return make([]error, len(entries)), nil
+	return nil
 }
 
 func publisher(t *testing.T, s *script) *Broker {
@@ -74,23 +77,23 @@ func TestAKeyIsNeverTwiceOnItsWay(t *testing.T) {
 	var mu sync.Mutex
 	under := map[string]bool{}
 	s := &script{}
-	s.send = func(entries []Entry) ([]error, error) {
+	s.send = func(entries []Entry) error {
 		mu.Lock()
 		for _, e := range entries {
-			if under[e.Group] {
-				t.Errorf("key %s is on its way twice", e.Group)
+			if under[*e.Group] {
+				t.Errorf("key %s is on its way twice", *e.Group)
 			}
-			under[e.Group] = true
+			under[*e.Group] = true
 		}
 		mu.Unlock()
 		defer func() {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, e := range entries {
-				delete(under, e.Group)
+				delete(under, *e.Group)
 			}
 		}()
-		return make([]error, len(entries)), nil
+		return nil
 	}
 	if errs := publisher(t, s).Publish(t.Context(), numbered(400, 25)); errs != nil {
 		t.Errorf("outcomes %v", errs)
@@ -109,9 +112,7 @@ func TestAKeyIsNeverTwiceOnItsWay(t *testing.T) {
 
 func TestAnUnknownOutcomeStopsTheCall(t *testing.T) {
 	t.Parallel()
-	s := &script{send: func([]Entry) ([]error, error) {
-		return nil, outbox.Unavailable(errors.New("connection reset"))
-	}}
+	s := &script{send: func([]Entry) error { return errors.New("connection reset") }}
 	batch := numbered(2000, 1000)
 	errs := publisher(t, s).Publish(t.Context(), batch)
 	if len(errs) != len(batch) {
@@ -131,13 +132,13 @@ func TestAnUnknownOutcomeStopsTheCall(t *testing.T) {
 func TestAMessageThatIsMisreadStallsNoOthers(t *testing.T) {
 	t.Parallel()
 	misreads := func(*Entry) bool { return true }
-	s := &script{send: func(entries []Entry) ([]error, error) {
+	s := &script{send: func(entries []Entry) error {
 		for i := range entries {
 			if misreads(&entries[i]) {
-				return nil, Classify("send", answered(400, &smithy.GenericAPIError{Code: "SerializationException", Message: "text"}))
+				return answered(400, &smithy.GenericAPIError{Code: "SerializationException", Message: "text"})
 			}
 		}
-		return make([]error, len(entries)), nil
+		return nil
 	}}
 	p, batch := publisher(t, s), numbered(40, 20)
 	for i, err := range p.Publish(t.Context(), batch) {

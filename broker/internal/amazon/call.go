@@ -130,7 +130,7 @@ func (c *call) fill() request {
 	b := c.turns[0]
 	c.turns = c.turns[1:]
 	r := request{target: b.target}
-	bytes, taken := 0, 0
+	bytes, used := 0, 0
 	for _, i := range b.ready {
 		if len(r.entries) == RequestEntries {
 			break
@@ -142,7 +142,7 @@ func (c *call) fill() request {
 		if err == nil && len(r.entries) > 0 && bytes+e.Size > b.target.Request {
 			break
 		}
-		taken++
+		used++
 		if err != nil {
 			c.Settle(i, err)
 			continue
@@ -151,7 +151,7 @@ func (c *call) fill() request {
 		r.entries = append(r.entries, e)
 		r.indexes = append(r.indexes, i)
 	}
-	if b.ready = b.ready[taken:]; len(b.ready) > 0 {
+	if b.ready = b.ready[used:]; len(b.ready) > 0 {
 		c.turns = append(c.turns, b)
 	}
 	return r

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // Limits that SQS and SNS share.
@@ -26,12 +28,21 @@ const (
 type Entry struct {
 	Body       string
 	Attributes []Attribute // at most ten, all of the type String
-	Group, ID  string      // of FIFO targets: message group and deduplication id
+	Group, ID  *string     // message group and deduplication id, nil for targets that aren't FIFO
 	Size       int         // as the services count: the body, and the names, types and values of attributes
 }
 
 // Attribute is a message attribute.
 type Attribute struct{ Name, Value string }
+
+// Values returns the attributes of e in the form of a service's client; value makes one of a type and a text.
+func Values[V any](e *Entry, value func(kind, text *string) V) map[string]V {
+	all := make(map[string]V, len(e.Attributes))
+	for i := range e.Attributes {
+		all[e.Attributes[i].Name] = value(aws.String("String"), &e.Attributes[i].Value)
+	}
+	return all
+}
 
 // Payload is how payloads become bodies. A body is text: UTF-8 without most control characters, and not empty.
 type Payload string
@@ -59,11 +70,11 @@ const (
 
 // encode returns m as it is sent to t: in the format of records, or without a format its payload with our attributes.
 func (p Payload) encode(m *outbox.Message, t *Target, records format.Encoder) (e Entry, err error) {
-	e.ID = m.ID.String()
+	id := m.ID.String()
 	if records != nil {
 		err = p.formatted(&e, m, records)
 	} else {
-		err = p.plain(&e, m, t)
+		err = p.plain(&e, m, id, t)
 	}
 	if err != nil {
 		return e, err
@@ -73,13 +84,13 @@ func (p Payload) encode(m *outbox.Message, t *Target, records format.Encoder) (e
 		e.Size += len(a.Name) + len("String") + len(a.Value)
 	}
 	if t.FIFO {
-		e.Group = group(m, e.ID)
+		e.Group, e.ID = aws.String(group(m, id)), &id
 	}
 	return e, nil
 }
 
 // plain sets body and attributes of a message that has no format.
-func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
+func (p Payload) plain(e *Entry, m *outbox.Message, id string, t *Target) error {
 	body, form, err := p.body(m.Payload)
 	if err != nil {
 		return err
@@ -115,7 +126,7 @@ func (p Payload) plain(e *Entry, m *outbox.Message, t *Target) error {
 		}
 	}
 	headers(true)
-	own("outbox-id", e.ID)
+	own("outbox-id", id)
 	own(attributePayload, form)
 	own(contentType, m.ContentType)
 	own("outbox-event-type", m.EventType)
@@ -135,7 +146,7 @@ func isTrace(name string) bool {
 }
 
 func reserved(name string) error {
-	return outbox.Permanent(fmt.Errorf("header %q can't be sent: names with the prefix outbox- are reserved; rename it", shorten(name)))
+	return refuse("header %q can't be sent: names with the prefix outbox- are reserved; rename it", printed.Short(name))
 }
 
 // body returns the body of a payload, and what the consumer must know to read it.
@@ -244,12 +255,4 @@ func group(m *outbox.Message, id string) string {
 	}
 	sum := sha256.Sum256([]byte(key))
 	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-func shorten(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

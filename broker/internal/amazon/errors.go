@@ -87,26 +87,26 @@ func Classify(doing string, err error) error {
 		return outbox.Unavailable(fmt.Errorf("%s (outcome unknown): %w", doing, plain(err)))
 	}
 	code := api.ErrorCode()
-	said := fmt.Errorf("%s: %s: %s", doing, code, api.ErrorMessage())
+	fault := fmt.Errorf("%s: %s: %s", doing, code, api.ErrorMessage())
 	switch {
 	case isThrottle(code):
-		return outbox.Unavailable(said)
+		return outbox.Unavailable(fault)
 	case isIdentity(code):
-		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", said))
+		return outbox.Unavailable(fmt.Errorf("%w; see that the credentials are right, and the clock", fault))
 	case IsMissing(err):
-		return Missing(said)
+		return Missing(fault)
 	case isDenied(code), isKey(code), is(code, "InvalidSecurity", "InvalidAddress", "UnsupportedOperation", "MissingParameter"):
-		return outbox.TopicUnavailable(said)
+		return outbox.TopicUnavailable(fault)
 	case serverFault(err, api):
-		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", said))
+		return outbox.Unavailable(fmt.Errorf("%w (outcome unknown)", fault))
 	case isContent(code), search.OfSize(api.ErrorMessage()):
-		return refusal{outbox.Permanent(said), true}
+		return refusal{outbox.Permanent(fault), true}
 	case isForeign(code):
-		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint the service's?", said))
+		return outbox.Unavailable(fmt.Errorf("%w; is the endpoint the service's?", fault))
 	case is(code, "MalformedQueryString", "SerializationException"):
-		return refusal{error: misread{fmt.Errorf("%w; is the endpoint the service's?", said)}}
+		return refusal{error: misread{fmt.Errorf("%w; is the endpoint the service's?", fault)}}
 	}
-	return refusal{error: said}
+	return refusal{error: fault}
 }
 
 // EntryError returns the error, with its kind, of a message that was refused in a request that succeeded.
@@ -136,8 +136,8 @@ func is(code string, names ...string) bool {
 }
 
 func isThrottle(code string) bool {
-	_, known := retry.DefaultThrottleErrorCodes[bare(code)]
-	return known || is(code, "Throttled", "OverLimit", "KmsThrottled", "KMSThrottling", "TooManyRequests", "ServiceUnavailable")
+	_, found := retry.DefaultThrottleErrorCodes[bare(code)]
+	return found || is(code, "Throttled", "OverLimit", "KmsThrottled", "KMSThrottling", "TooManyRequests", "ServiceUnavailable")
 }
 
 func isIdentity(code string) bool {

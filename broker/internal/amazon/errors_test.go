@@ -125,14 +125,14 @@ func TestEveryRefusalOfAnEntryHasItsKind(t *testing.T) {
 
 func TestAnAnswerThatLeavesOutAMessageSaysNothingAboutIt(t *testing.T) {
 	t.Parallel()
-	o := NewOutcomes("queue", 3)
+	o := newOutcomes("queue", 3)
 	zero, one, nonsense := "0", "1", "7"
 	text := "InvalidMessageContents"
 	o.Accepted(&zero)
 	o.Failed(&one, &text, nil, true)
 	o.Accepted(&nonsense)
 	o.Accepted(nil)
-	errs := o.Errors()
+	errs := o.errs
 	if errs[0] != nil || !outbox.IsPermanent(errs[1]) || !outbox.IsUnavailable(errs[2]) {
 		t.Errorf("outcomes %v", errs)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/format"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // formatted sets the body and attributes of a message in a format, and an attribute that tells how to read the body if
@@ -50,12 +51,12 @@ func checkAttribute(name, value string) error {
 	switch {
 	case !isAttributeName(name):
 		return refuse("header %q can't be sent: an attribute's name has 1 to %d letters, digits, underscores, hyphens "+
-			"and single dots, and doesn't begin with aws. or amazon.; rename it", shorten(name), maxName)
+			"and single dots, and doesn't begin with aws. or amazon.; rename it", printed.Short(name), maxName)
 	case value == "":
 		return refuse("header %q can't be sent: an attribute's value is not empty; drop it by a header rule of the destination",
-			shorten(name))
+			printed.Short(name))
 	case !isText([]byte(value)):
-		return refuse("header %q can't be sent: an attribute's value is UTF-8 without control characters", shorten(name))
+		return refuse("header %q can't be sent: an attribute's value is UTF-8 without control characters", printed.Short(name))
 	}
 	return nil
 }

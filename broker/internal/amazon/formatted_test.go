@@ -28,7 +28,7 @@ func TestAttributesOfAFormatAreTenAtMost(t *testing.T) {
 		m.Headers = append(m.Headers, outbox.Header{Name: fmt.Sprint("h", i), Value: "v"})
 	}
 	e, err := PayloadAuto.encode(m, target, binary)
-	if err != nil || len(e.Attributes) != 10 || e.Group != "k-0" || e.ID != m.ID.String() {
+	if err != nil || len(e.Attributes) != 10 || *e.Group != "k-0" || *e.ID != m.ID.String() {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	size := len(e.Body)

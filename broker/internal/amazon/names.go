@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/internal/printed"
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/internal/template"
 )
@@ -52,7 +53,7 @@ func (n *Names) Name(m *outbox.Message) (string, error) {
 	}
 	name := b.String()
 	if complaint := n.fault(name); complaint != "" {
-		return "", outbox.Permanent(fmt.Errorf("%q %s; change the message's topic, or where it is sent to", shorten(name), complaint))
+		return "", outbox.Permanent(fmt.Errorf("%q %s; change the message's topic, or where it is sent to", printed.Short(name), complaint))
 	}
 	return name, nil
 }

@@ -15,8 +15,8 @@ type Outcomes struct {
 	errs   []error
 }
 
-// NewOutcomes returns the outcomes of n entries that were sent to a target.
-func NewOutcomes(target string, n int) *Outcomes {
+// newOutcomes returns the outcomes of n entries that were sent to a target.
+func newOutcomes(target string, n int) *Outcomes {
 	o := &Outcomes{target: target, errs: make([]error, n)}
 	unknown := outbox.Unavailable(fmt.Errorf("%s: the answer says nothing about this message (outcome unknown)", target))
 	for i := range o.errs {
@@ -39,8 +39,8 @@ func (o *Outcomes) Failed(id, code, message *string, senderFault bool) {
 	}
 }
 
-// Errors returns the outcomes.
-func (o *Outcomes) Errors() []error { return o.errs }
+// EntryID returns the id of the entry with that index.
+func EntryID(i int) *string { return aws.String(strconv.Itoa(i)) }
 
 func (o *Outcomes) index(id *string) int {
 	if i, err := strconv.Atoi(aws.ToString(id)); err == nil && 0 <= i && i < len(o.errs) {

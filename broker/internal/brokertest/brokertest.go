@@ -33,7 +33,7 @@ func Leaks(code int, known ...goleak.Option) int {
 	return 0
 }
 
-// Patient returns the context of what must come.
+// Patient returns a context that ends when a test has waited too long.
 func Patient(t testing.TB) context.Context { return await.Context(t) }
 
 // Opened returns b, and closes it at the end of the test.

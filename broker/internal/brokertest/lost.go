@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -24,4 +25,32 @@ func LoseAnswers(t testing.TB, b Publisher, p *testnet.Proxy, before, batch []*o
 		}
 		return strings.Contains(errs[0].Error(), says) && stored()
 	})
+}
+
+// CutAnswers publishes batch over p, which cuts connections when an answer comes, and then until all is accepted. It
+// requires that the first outcomes are unknown, and that read, what before and batch have brought to the server, lacks
+// nothing and has each key in its order. It returns how many came twice.
+func CutAnswers(t testing.TB, b Publisher, p *testnet.Proxy, before, batch []*outbox.Message,
+	read func() ([]outbox.Message, error)) (repeats int) {
+	t.Helper()
+	Deliver(Patient(t), t, b, before) // finds the topic
+	p.CutAnswers(true)
+	errs := b.Publish(Patient(t), batch)
+	p.CutAnswers(false)
+	CheckOutcomes(t, batch, errs)
+	for i, err := range errs {
+		if !outbox.IsUnavailable(err) && !errors.Is(err, outbox.ErrSkipped) {
+			t.Errorf("message %d without an answer: %v", i, err)
+		}
+	}
+	Deliver(Patient(t), t, b, batch)
+	got, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := append(before, batch...)
+	if repeats = CheckOrder(t, all, got); len(got)-repeats != len(all) {
+		t.Errorf("%d messages arrived, want %d", len(got)-repeats, len(all))
+	}
+	return repeats
 }

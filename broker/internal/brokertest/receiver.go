@@ -137,7 +137,7 @@ func (r *Receiver) Freeze() error { return r.now.Freeze() }
 // Thaw resumes the process.
 func (r *Receiver) Thaw() error { return r.now.Thaw() }
 
-// Collected is what a receiver within a test has accepted. The zero value is empty. Safe for concurrent use.
+// Collected has the messages that a receiver in a test accepted. The zero value is empty. Safe for concurrent use.
 type Collected struct {
 	mu  sync.Mutex
 	all []outbox.Message
@@ -158,7 +158,7 @@ func (c *Collected) Accept(check func(*outbox.Message) error) func(context.Conte
 	}
 }
 
-// Messages returns what was accepted, in that order.
+// Messages returns the accepted messages, in that order.
 func (c *Collected) Messages() []outbox.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()

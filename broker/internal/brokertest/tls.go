@@ -38,6 +38,16 @@ func CheckOutage(t testing.TB, b PingPublisher, batch []*outbox.Message, why ...
 	}
 }
 
+// CheckPing requires that Ping finds an outage, and says why.
+func CheckPing(t testing.TB, b PingPublisher, why ...string) {
+	t.Helper()
+	err := b.Ping(Patient(t))
+	if !outbox.IsUnavailable(err) {
+		t.Errorf("ping: %v, want an outage", err)
+	}
+	Contains(t, err, why...)
+}
+
 // CheckRenewal delivers batch while the server shows one certificate after another: a renewed one, one of a stranger,
 // and again one of ours. open returns a broker with the configuration. installed is called when the server's files have
 // been replaced: it makes the server read them, and cuts its connections.

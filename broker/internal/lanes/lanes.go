@@ -4,6 +4,7 @@
 package lanes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +51,9 @@ type Engine struct {
 	failed  chan error // has room for one error
 }
 
-// New checks cfg, and reports all its faults together.
-func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, error) {
+// New completes cfg, the field Handling of a consumer's configuration, and notes all its faults; then it returns nil.
+// conn is the logger of the consumer's connection, for a cfg without one.
+func New(all *settings.Faults, cfg *consume.Config, conn *slog.Logger, handler consume.Handler, can Abilities) *Engine {
 	var faults settings.Faults
 	faults.Need(handler != nil, "", "there is no handler")
 	settings.Within(&faults, "Parallel", &cfg.Parallel, 8, 1, 100_000)
@@ -72,14 +74,15 @@ func New(cfg consume.Config, handler consume.Handler, can Abilities) (*Engine, e
 		faults.Need(false, "Policy", "%q: use %q, %q or %q", cfg.Policy, consume.Block, consume.Park, consume.Reject)
 	}
 	faults.Need((cfg.Policy == consume.Park) == (cfg.Park != nil), "Park", "the policy park and the function Park need each other")
-	cfg.Logger = settings.Logger(cfg.Logger)
+	cfg.Logger = settings.Logger(cmp.Or(cfg.Logger, conn))
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
 	if err := faults.Err(); err != nil {
-		return nil, err
+		all.Add("Handling", err)
+		return nil
 	}
-	return &Engine{cfg: cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}, nil
+	return &Engine{cfg: *cfg, handler: handler, can: can, slots: make(chan struct{}, cfg.Parallel), failed: make(chan error, 1)}
 }
 
 // Run runs a consumer, and the functions that are configured to run beside it.
@@ -96,9 +99,6 @@ func (e *Engine) Run(ctx context.Context, consume func(context.Context) error) e
 	beside.Wait()
 	return errors.Join(errs...)
 }
-
-// Config returns the completed configuration.
-func (e *Engine) Config() consume.Config { return e.cfg }
 
 // Failed receives the reason why the consumer can't continue.
 func (e *Engine) Failed() <-chan error { return e.failed }

@@ -14,18 +14,24 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 )
 
+func engine(t *testing.T, log slog.Handler) *Engine {
+	t.Helper()
+	var faults settings.Faults
+	e := New(&faults, &consume.Config{}, slog.New(log), func(context.Context, *outbox.Message) error { return nil }, Abilities{})
+	if err := faults.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 func TestAConsumersLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
-	e, err := New(consume.Config{Logger: slog.New(slog.NewTextHandler(&text, nil))},
-		func(context.Context, *outbox.Message) error { return nil }, Abilities{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := engine(t, slog.NewTextHandler(&text, nil))
 	for range 1000 {
 		e.log(slog.LevelWarn, "message failed", &Delivery{Message: outbox.Message{ID: outbox.NewID(), Topic: "t"}}, errors.New("no"))
 	}
-	settings.Flush(e.Config().Logger)
+	settings.Flush(e.cfg.Logger)
 	if n := strings.Count(text.String(), "\n"); n != settings.LogLines+1 || !strings.Contains(text.String(), "more=988") {
 		t.Errorf("%d lines:\n%s", n, &text)
 	}
@@ -34,11 +40,7 @@ func TestAConsumersLinesAreBounded(t *testing.T) {
 func TestAnOutcomeThatTheServerWasNotToldIsLogged(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
-	e, err := New(consume.Config{Logger: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))},
-		func(context.Context, *outbox.Message) error { return nil }, Abilities{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := engine(t, slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g := e.Group()
 	g.Add(&Delivery{Message: outbox.Message{ID: outbox.NewID(), Topic: "t"}, Source: "orders@7",
 		Settle: func(consume.Outcome, time.Duration) error { return errors.New("connection lost") }})

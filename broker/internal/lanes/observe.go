@@ -10,11 +10,11 @@ import (
 
 // settle reports an outcome to the broker, and then to the observer.
 func (e *Engine) settle(d *Delivery, o consume.Outcome, pause time.Duration) {
-	told := o
+	outcome := o
 	if o == consume.Parked {
-		told = consume.Done
+		outcome = consume.Done
 	}
-	if err := d.Settle(told, pause); err != nil {
+	if err := d.Settle(outcome, pause); err != nil {
 		e.log(slog.LevelDebug, "the server was not told about a message, and will deliver it again", d, err)
 	}
 	e.cfg.Observer.Settled(&d.Message, o)

@@ -13,6 +13,8 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding/format"
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
 	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	events "github.com/pgoutbox/outbox/format"
 )
 
 // Order returns a message with what a CloudEvent carries of one, and characters that some protocols encode.
@@ -106,3 +108,54 @@ func (m *message) GetAttribute(k spec.Kind) (spec.Attribute, any) {
 }
 
 func (m *message) GetExtension(name string) any { return m.headers[m.specs.Prefix()+name] }
+
+// Record is a record as its consumer gets it.
+type Record struct {
+	ContentType string
+	Headers     map[string]string // decoded
+	Value       []byte
+}
+
+// Target is a broker with a format, a topic of its own, and what is in the topic. If m isn't nil, it is the message
+// that was published, and Read checks what else the broker keeps of it.
+type Target struct {
+	Broker brokertest.Publisher
+	Topic  string
+	Read   func(t *testing.T, m *outbox.Message) []Record
+}
+
+// Run checks a broker whose CloudEvents have attributes with that prefix.
+func Run(t *testing.T, prefix string, open func(t *testing.T, f events.CloudEvents) Target) {
+	for name, structured := range map[string]bool{"binary": false, "structured": true} {
+		t.Run("the SDK reads events, "+name, func(t *testing.T) {
+			t.Parallel()
+			to := open(t, events.CloudEvents{Structured: structured, Source: "/shop"})
+			m := Order(to.Topic)
+			brokertest.Accepted(t, to.Broker.Publish(t.Context(), []*outbox.Message{m}))
+			records := to.Read(t, m)
+			if len(records) != 1 {
+				t.Fatalf("%d records", len(records))
+			}
+			r := records[0]
+			Check(t, Message(prefix, r.ContentType, r.Headers, r.Value), m)
+			if r.Headers["tenant"] != "acme" {
+				t.Errorf("headers %v", r.Headers)
+			}
+			for name := range r.Headers {
+				if strings.HasPrefix(strings.ToLower(name), "outbox-") {
+					t.Errorf("%s stands beside the headers of the format", name)
+				}
+			}
+		})
+	}
+	t.Run("a message that the format refuses stops its key alone", func(t *testing.T) {
+		t.Parallel()
+		to := open(t, events.CloudEvents{Source: "/shop"})
+		batch := brokertest.Messages(to.Topic, 6, 2)
+		batch[2].Headers = []outbox.Header{{Name: prefix + "id", Value: "x"}}
+		brokertest.CheckRefused(t, batch, to.Broker.Publish(t.Context(), batch), 2)
+		if got := len(to.Read(t, nil)); got != 4 {
+			t.Errorf("%d records, want 4", got)
+		}
+	})
+}

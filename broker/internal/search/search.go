@@ -45,9 +45,9 @@ func (b *Budget) Spend(sends int) bool {
 // minimum is enough to find one message among 10,000.
 const minimum = 2 * 14
 
-// What servers and libraries say that find a message or a request too large. The words alone decide where a code means
-// a quota too, so they need to name what is too large, and its size: "request took too long" and "exceeded message
-// rate" are the words of an overload.
+// Texts of servers and libraries about a message or request that is too large. The words alone decide where a code
+// means a quota too, so they need to name the thing and its size: "request took too long" and "exceeded message rate"
+// are the words of an overload.
 var size = func() *regexp.Regexp {
 	const (
 		noun  = `\b(message|request|payload|body|record|batch|entity|frame|string)`
@@ -67,7 +67,7 @@ var size = func() *regexp.Regexp {
 	}, "|"))
 }()
 
-// flow matches what is said of limits on how much there is in a time, which may name a size too.
+// flow matches texts about rates and quotas, which may name a size too.
 var flow = regexp.MustCompile(`(?i)\b(rate|quota|throughput|bandwidth)\b|\bper (second|minute|hour|day)\b|bytes/s|\bof time\b`)
 
 // OfSize reports whether the words of a refusal say that something is too large.

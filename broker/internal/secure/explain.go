@@ -36,7 +36,7 @@ func Explain(err error) error {
 // handshake explains why the handshake failed.
 func (r *request) handshake(err error) error {
 	switch {
-	case alert(err) != "" && r.asked:
+	case alert(err) != "" && r.requested:
 		err = r.refused(err)
 	case alert(err) == "protocol version not supported":
 		err = fmt.Errorf("the server takes no TLS 1.2 or later: %w; have it take one", err)
@@ -53,16 +53,16 @@ func (r *request) handshake(err error) error {
 // refused explains why a server that has asked for a certificate ended the connection without a message. It may have
 // sent the reason: with TLS 1.3 the client loses it if it is writing at that moment.
 func (r *request) refused(err error) error {
-	said := alert(err)
+	text := alert(err)
 	switch {
-	case said == "" && !ended(err) || !r.asked:
+	case text == "" && !ended(err) || !r.requested:
 		return err
-	case strings.Contains(said, "expired"):
+	case strings.Contains(text, "expired"):
 		return fmt.Errorf("the client's certificate is out of date: %w; renew it (Certificates, cert_file)", err)
-	case r.shown:
+	case r.sent:
 		return fmt.Errorf("the server ended the connection when it had seen the client's certificate: %w; give one of "+
 			"an authority that it knows (Certificates, cert_file and key_file)", err)
-	case r.given:
+	case r.configured:
 		return fmt.Errorf("the server asked for a certificate, and none that the client has is of an authority that it "+
 			"knows: %w; give one that is (Certificates, cert_file and key_file)", err)
 	}

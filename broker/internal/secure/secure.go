@@ -44,13 +44,13 @@ func Connect(ctx context.Context, conn net.Conn, cfg *tls.Config, address string
 
 // request is what the server asks of the client, and what the client gave.
 type request struct {
-	asked, shown bool
-	given        bool // there are certificates, whether or not the server knows their authority
+	requested, sent bool
+	configured      bool // there are certificates, whether or not the server knows their authority
 }
 
 // watch makes cfg record what happens, without changing its behaviour.
 func watch(cfg *tls.Config) *request {
-	r := &request{given: len(cfg.Certificates) > 0 || cfg.GetClientCertificate != nil}
+	r := &request{configured: len(cfg.Certificates) > 0 || cfg.GetClientCertificate != nil}
 	choose := cfg.GetClientCertificate
 	if choose == nil {
 		choose = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -59,8 +59,8 @@ func watch(cfg *tls.Config) *request {
 	}
 	cfg.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		chosen, err := choose(info)
-		r.asked = true
-		r.shown = chosen != nil && len(chosen.Certificate) > 0
+		r.requested = true
+		r.sent = chosen != nil && len(chosen.Certificate) > 0
 		return chosen, err
 	}
 	return r

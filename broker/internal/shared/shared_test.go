@@ -17,7 +17,10 @@ import (
 type conn struct{ broken, closed atomic.Bool }
 
 func (c *conn) Usable() bool { return !c.broken.Load() && !c.closed.Load() }
+func (c *conn) Sever(error)  { c.broken.Store(true) }
 func (c *conn) Close()       { c.closed.Store(true) }
+
+var errUnfit = errors.New("unfit")
 
 var errEnded = errors.New("the broker is closed")
 
@@ -27,10 +30,11 @@ func fault(err error) error { return fmt.Errorf("connect: %w", err) }
 // too: only one caller at a time may write.
 type server struct {
 	*shared.Link[*conn]
-	refuse  atomic.Bool
-	deaf    bool // a dial doesn't hear that its context ends
-	dialing bool
-	dialled []*conn
+	refuse          atomic.Bool
+	deaf            bool // a dial doesn't hear that its context ends
+	dialing         bool
+	dialled         []*conn
+	prepared, unfit int // how often a connection was prepared, and how often that has to fail
 }
 
 func newServer(t *testing.T) *server {
@@ -55,6 +59,11 @@ func newServer(t *testing.T) *server {
 		c := &conn{}
 		s.dialled = append(s.dialled, c)
 		return c, nil
+	}, func(context.Context, *conn) error {
+		if s.prepared++; s.prepared <= s.unfit {
+			return errUnfit
+		}
+		return nil
 	}, errEnded, fault)
 	return s
 }
@@ -70,6 +79,23 @@ func (s *server) get(t *testing.T, n int) *conn {
 		t.Fatalf("%d connections were dialled, and the last is returned: %t", len(s.dialled), s.dialled[len(s.dialled)-1] == c)
 	}
 	return c
+}
+
+func TestAConnectionIsPreparedOnceAndSeveredIfThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.unfit = 1
+		s.get(t, 1)
+		if _, err := s.Ready(t.Context()); !errors.Is(err, errUnfit) || s.dialled[0].Usable() {
+			t.Errorf("error %v", err)
+		}
+		for range 2 {
+			if c, err := s.Ready(t.Context()); err != nil || c != s.dialled[1] || s.prepared != 2 {
+				t.Errorf("error %v, prepared %d times", err, s.prepared)
+			}
+		}
+	})
 }
 
 func TestOneConnectionServesAllUntilItBreaks(t *testing.T) {

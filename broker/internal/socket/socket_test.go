@@ -13,21 +13,21 @@ import (
 
 func TestAConnectionIsClosedWheneverItComes(t *testing.T) {
 	t.Parallel()
-	var s socket.Socket
+	s := socket.New()
 	early, late := pipe(t), pipe(t)
 	if err := s.Hold(early); err != nil {
 		t.Fatal(err)
 	}
-	s.Close()
+	s.Shut()
 	if err := s.Hold(late); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("held after Close: %v", err)
+		t.Errorf("held after Shut: %v", err)
 	}
 	for name, conn := range map[string]net.Conn{"early": early, "late": late} {
 		if err := conn.SetDeadline(time.Time{}); err == nil {
 			t.Errorf("the %s connection is open", name)
 		}
 	}
-	s.Close() // once more changes nothing
+	s.Shut() // once more changes nothing
 }
 
 func pipe(t *testing.T) net.Conn {
@@ -45,22 +45,22 @@ func TestOnlyWhoIsStuckBeyondTheGraceIsInterrupted(t *testing.T) {
 		stuck          bool
 	}{
 		"no end of the context": {time.Hour, time.Second, false},
-		"within the grace":      {time.Second, 2*time.Second - 1, false},
-		"beyond the grace":      {time.Second, 2*time.Second + 1, true},
+		"within the grace":      {time.Second, time.Second + 250*time.Millisecond - 1, false},
+		"beyond the grace":      {time.Second, time.Second + 250*time.Millisecond + 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				var cause error
-				release := socket.Guard(ctx, time.Second, func(err error) { cause = err })
+				s := socket.New()
+				release := s.Guard(ctx, "nats")
 				end := time.AfterFunc(c.ends, func() { cancel(gone) })
 				defer end.Stop()
 				time.Sleep(c.releases)
 				release()
-				if errors.Is(cause, gone) != c.stuck {
-					t.Errorf("cause %v", cause)
+				if s.Alive() == c.stuck || errors.Is(s.Cause(), gone) != c.stuck {
+					t.Errorf("cause %v", s.Cause())
 				}
 			})
 		})

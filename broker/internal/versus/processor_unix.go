@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// processorTime is what this process has used, 0 if that is not known.
-func processorTime() time.Duration {
+// ProcessorTime is what this process has used, 0 if that is not known.
+func ProcessorTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
 		return 0

@@ -4,11 +4,15 @@
 package versus
 
 import (
+	"context"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgoutbox/outbox"
+	"github.com/pgoutbox/outbox/broker/internal/brokertest"
 	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
@@ -31,6 +35,45 @@ type Contest struct {
 	Adapter, Loop func(b *testing.B, address string) Publish
 }
 
+// Batch returns messages of that number of keys, each with 256 bytes and an event type.
+func Batch(topic string, size, keys int) []*outbox.Message {
+	batch := brokertest.Messages(topic, size, keys)
+	for _, m := range batch {
+		m.Payload = []byte(strings.Repeat("x", 256))
+		m.EventType, m.ContentType = "OrderCreated", "application/json"
+	}
+	return batch
+}
+
+// Broker is the part of an adapter that is measured.
+type Broker interface {
+	Publish(ctx context.Context, batch []*outbox.Message) []error
+}
+
+// Publishing returns a Publish of batch, whose messages get new ids each time, because servers recognise repeats.
+func Publishing(b *testing.B, broker Broker, batch []*outbox.Message) Publish {
+	return func() int {
+		for _, m := range batch {
+			m.ID = outbox.NewID()
+		}
+		brokertest.Accepted(b, broker.Publish(b.Context(), batch))
+		return len(batch)
+	}
+}
+
+// Measure measures one publisher alone. It reports messages a second, and this process's processor time a message,
+// which says more on a machine with other work.
+func Measure(b *testing.B, publish Publish) {
+	publish() // connections
+	n, before := 0, ProcessorTime()
+	b.ReportAllocs()
+	for b.Loop() {
+		n += publish()
+	}
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "msg/s")
+	b.ReportMetric(float64((ProcessorTime()-before).Nanoseconds())/1000/float64(n), "cpu-µs/msg")
+}
+
 // contender is a publisher and an address, with its results in each round.
 type contender struct {
 	publish Publish
@@ -38,8 +81,9 @@ type contender struct {
 	costs   []float64 // microseconds of this process's processor time a message
 }
 
-// Run measures c, one round for each iteration of b: -benchtime 7x makes seven. A round gives each contender a turn,
-// and begins with another one than the last. Ratios are taken within a round. Reported are the medians:
+// Run measures c under a name, one round for each iteration of b: -benchtime 7x makes seven. A round gives each
+// contender a turn, and begins with another one than the last. Ratios are taken within a round. Reported are the
+// medians:
 //
 //	adapter-msg/s, loop-msg/s     messages a second, nearby
 //	adapter-µs/msg, loop-µs/msg   this process's processor time a message, nearby: also the server's, if it is in here
@@ -49,9 +93,11 @@ type contender struct {
 //	kept                          adapter through that proxy, by adapter through a proxy that delays nothing
 //	loop-kept                     the same of the loop
 //
-// and of each ratio the lowest and the highest, with -low and -high behind its name. What is about processor time is
-// left out where a system doesn't tell it.
-func Run(b *testing.B, c Contest) {
+// and of each ratio the lowest and the highest, with -low and -high behind its name. Figures of processor time are
+// missing on systems that don't report it.
+func Run(b *testing.B, name string, c Contest) { b.Run(name, c.run) }
+
+func (c Contest) run(b *testing.B) {
 	near, far := testnet.New(b, c.Address), testnet.New(b, c.Address)
 	far.Distance(distance)
 	adapter, loop := &contender{publish: c.Adapter(b, c.Address)}, &contender{publish: c.Loop(b, c.Address)}
@@ -73,7 +119,7 @@ func Run(b *testing.B, c Contest) {
 	b.ReportMetric(median(adapter.rates), "adapter-msg/s")
 	b.ReportMetric(median(loop.rates), "loop-msg/s")
 	report(b, "ratio", adapter.rates, loop.rates)
-	if processorTime() > 0 {
+	if ProcessorTime() > 0 {
 		b.ReportMetric(median(adapter.costs), "adapter-µs/msg")
 		b.ReportMetric(median(loop.costs), "loop-µs/msg")
 		report(b, "cpu-ratio", loop.costs, adapter.costs)
@@ -86,18 +132,18 @@ func Run(b *testing.B, c Contest) {
 // turn begins with a garbage collection, so that no contender pays for what another has left behind.
 func (c *contender) turn() {
 	runtime.GC()
-	began, before, n := time.Now(), processorTime(), 0
+	began, before, n := time.Now(), ProcessorTime(), 0
 	for time.Since(began) < turn {
 		n += c.publish()
 	}
 	c.rates = append(c.rates, float64(n)/time.Since(began).Seconds())
-	c.costs = append(c.costs, float64((processorTime()-before).Nanoseconds())/1000/float64(n))
+	c.costs = append(c.costs, float64((ProcessorTime()-before).Nanoseconds())/1000/float64(n))
 }
 
-func report(b *testing.B, name string, over, under []float64) {
-	ratios := make([]float64, len(over))
+func report(b *testing.B, name string, upper, lower []float64) {
+	ratios := make([]float64, len(upper))
 	for i := range ratios {
-		ratios[i] = over[i] / under[i]
+		ratios[i] = upper[i] / lower[i]
 	}
 	b.ReportMetric(median(ratios), name)
 	b.ReportMetric(slices.Min(ratios), name+"-low")

@@ -33,7 +33,7 @@ func TestAContestMeasuresBothNearbyAndFarAway(t *testing.T) {
 	}
 	result := testing.Benchmark(func(b *testing.B) {
 		clear(opened)
-		Run(b, Contest{Address: address, Adapter: open("adapter"), Loop: open("loop")})
+		Contest{Address: address, Adapter: open("adapter"), Loop: open("loop")}.run(b)
 	})
 	if a, l := opened["adapter"], opened["loop"]; len(a) != 3 || len(l) != 3 || a[0] != address || l[0] != address {
 		t.Fatalf("connected to %v", opened)

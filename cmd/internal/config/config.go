@@ -51,23 +51,23 @@ func (c *Config) SetDefaults() {
 // DefaultDatabase is the name of a database that is the only one.
 const DefaultDatabase = "default"
 
-// One is the effective configuration of one database.
-type One struct {
+// Effective is the effective configuration of one database.
+type Effective struct {
 	Name string
 	Config
 }
 
-// All returns what is configured for each database.
-func (c Config) All() []One {
+// All returns the configuration of each database.
+func (c Config) All() []Effective {
 	if !c.Several() {
-		return []One{{DefaultDatabase, c}}
+		return []Effective{{DefaultDatabase, c}}
 	}
-	var all []One
+	var all []Effective
 	for _, e := range c.Databases {
 		one := c
 		one.Databases = nil
 		one.Database, one.Retention, one.Notify, one.Destinations = e.Database, e.Retention, e.Notify, e.Destinations
-		all = append(all, One{e.Name, one})
+		all = append(all, Effective{e.Name, one})
 	}
 	return all
 }

@@ -12,7 +12,7 @@ type Entry struct {
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
 
-// Database says where the outbox is.
+// Database has the address of the outbox's database.
 type Database struct {
 	URL     scalar.URL `json:"url" jsonschema:"Connection URL or keyword/value string. Required."`
 	URLFile string     `json:"url_file" jsonschema:"File that holds the URL, instead of url."`

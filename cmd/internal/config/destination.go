@@ -71,10 +71,10 @@ func (d *Destination) SetDefaults() {
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}
 }
 
-// patience gives a destination that is a service of the user's own, whose answer to an outage of its own is an error
-// for each message, what webhooks usually have: about two hours of attempts, and an outage as soon as several messages
-// have failed and none was accepted.
-func (d *Destination) patience(r *findings.Report, path string) {
+// serviceDefaults sets the defaults for destinations that are services of the user's own, which answer an outage of
+// theirs with an error for each message: about two hours of attempts, as webhooks usually have, and an outage as soon
+// as several messages have failed and none was accepted.
+func (d *Destination) serviceDefaults(r *findings.Report, path string) {
 	if d.Broker.Webhook == nil && d.Broker.GRPC == nil {
 		return
 	}

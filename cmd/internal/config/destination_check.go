@@ -25,7 +25,7 @@ func (d *Destination) check(r *findings.Report, path string, unopened bool) {
 	if !r.Given(path + ".delivery.max_in_flight") {
 		d.Delivery.MaxInFlight = max(d.Delivery.MaxInFlight, 2*d.Delivery.Batch)
 	}
-	d.patience(r, path)
+	d.serviceDefaults(r, path)
 	if !r.Given(path + ".delivery.outage.max") {
 		d.Delivery.Outage.Max = max(d.Delivery.Outage.Max, d.Delivery.Outage.Initial)
 	}
@@ -93,7 +93,7 @@ func (d *Destination) checkPackages(r *findings.Report, path string, unopened bo
 	}
 	var found []findings.Fault
 	for _, fault := range settings.List(faults.Err()) {
-		at, unknown := fields.Place(reflect.TypeOf(d).Elem(), path, fault.Field)
+		at, unknown := fields.PathOf(reflect.TypeOf(d).Elem(), path, fault.Field)
 		if r.Faulty(at) {
 			continue // what the file says already is likely to be the cause
 		}

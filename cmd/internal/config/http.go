@@ -41,7 +41,7 @@ type User struct {
 	TokenSHA256      string        `json:"token_sha256" jsonschema:"SHA-256 of the bearer token, in hexadecimal, instead of token."`
 }
 
-// Proxy is trusted to say who asks.
+// Proxy is an HTTP proxy that authenticates callers, and is trusted to name them.
 type Proxy struct {
 	From      []string `json:"from" jsonschema:"Addresses of the proxy, as networks such as 10.1.2.3/32. Others are not believed. Required."`
 	Header    string   `json:"header" jsonschema:"Header with the login. The user of that name has its role; a login that is nobody's is a viewer."`
@@ -54,10 +54,10 @@ func (u *User) SetDefaults() { u.Role = "viewer" }
 // SetDefaults gives the header that most proxies use.
 func (p *Proxy) SetDefaults() { p.Header = "X-Forwarded-User" }
 
-// Guarded reports whether somebody has to log in.
+// Guarded reports whether callers have to log in.
 func (h HTTP) Guarded() bool { return len(h.Users) > 0 || h.Proxy != nil }
 
-// Exposed is what is wrong with an API that others than this machine reach.
+// Exposed returns what is wrong if other machines can reach the API.
 func (h HTTP) Exposed() string {
 	if !h.API || h.Guarded() {
 		return ""

@@ -18,7 +18,7 @@ func (d Destination) Engine() relay.Config {
 	return cfg
 }
 
-// Library is what package mapped takes of a destination with a table of its own, in a shard group.
+// Library returns the arguments that package mapped takes for a destination with a table of its own, in a shard group.
 func (d *Destination) Library(group int) (strategy string, m mapping.Mapping, cfg mapped.Config) {
 	strategy, m = d.Source.Resolve()
 	m.RawKey = d.RawKeys()
@@ -49,13 +49,13 @@ func (d *Destination) Objective() time.Duration {
 // PageBytes is how much is read at once.
 func (d *Destination) PageBytes() int { return max(int(d.Delivery.MaxInFlightBytes)/4, 1) }
 
-// RawKeys means that the broker's keys are bytes, so that a column of type bytea can be one as it is. Everywhere else
-// keys are text, and formats write them into text.
+// RawKeys reports whether the broker's keys are bytes, so that a column of type bytea can be a key unchanged.
+// Everywhere else keys are text, and formats write them into text.
 func (d *Destination) RawKeys() bool {
 	return (d.Broker.Kafka != nil || d.Broker.Redis != nil) && d.Format.Description() == nil
 }
 
-// Selection says which messages the destination wants.
+// Selection returns the filter for the destination's messages.
 func (d Destination) Selection() route.Filter {
 	var f route.Filter
 	fields.Assign(&f, struct {
@@ -65,7 +65,7 @@ func (d Destination) Selection() route.Filter {
 	return f
 }
 
-// Table says what becomes of them.
+// Table returns the rules that give messages their topics and headers.
 func (d Destination) Table() route.Table {
 	var t route.Table
 	fields.Assign(&t, d.Route)

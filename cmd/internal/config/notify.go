@@ -11,7 +11,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/notify"
 )
 
-// Notify tells people of messages that will not be tried again. See docs/notify.md.
+// Notify configures notifications about messages that will not be tried again. See docs/notify.md.
 type Notify struct {
 	Webhook *NotifyWebhook `json:"webhook" jsonschema:"A receiver of {\"text\": ...}, as Slack and those that follow it have. None: nobody is posted to."`
 	Command *NotifyCommand `json:"command" jsonschema:"A program that gets the notification as JSON on standard input. None: none is run."`

@@ -77,7 +77,7 @@ func (d Destination) Surround(broker relay.Broker) (relay.Broker, error) {
 		return nil, err
 	}
 	var steps []around.Step
-	if !rules.Idle() {
+	if !rules.Empty() {
 		steps = append(steps, around.Routing(rules))
 	}
 	if framer != nil {

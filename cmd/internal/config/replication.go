@@ -24,7 +24,7 @@ func (r *Replication) SetDefaults() {
 	r.Slot, r.Failover = "", true
 }
 
-// Library is what the library takes of it.
+// Library returns the library's configuration.
 func (r *Replication) Library() replication.Config {
 	cfg := replication.Config{WithoutFailover: !r.Failover}
 	fields.Assign(&cfg, *r)

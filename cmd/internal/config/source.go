@@ -48,7 +48,7 @@ type Columns struct {
 	Priority      string   `json:"priority" jsonschema:"Number; rows with a higher one are taken first. Gives up the order of keys."`
 }
 
-// Done says how a delivered row is known.
+// Done describes how delivered rows are marked.
 type Done struct {
 	How       string `json:"how" jsonschema:"delete, timestamp, boolean or status."`
 	Column    string `json:"column" jsonschema:"The timestamp, boolean or status."`

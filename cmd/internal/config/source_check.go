@@ -62,7 +62,7 @@ func (d *Destination) checkSource(r *findings.Report, path string) {
 		"dead_letter, but the table has no place for dead letters: name source.failure.dead_table or failed_value, or use block or stop")
 }
 
-// unused says what is given that strategy replication has no use for.
+// unused returns the settings that have no effect with the strategy replication.
 func (s *Source) unused() (names []string) {
 	for _, o := range []struct {
 		name  string

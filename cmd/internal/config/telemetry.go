@@ -7,7 +7,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// Telemetry says where traces are sent. See docs/telemetry.md.
+// Telemetry configures where traces are sent. See docs/telemetry.md.
 type Telemetry struct {
 	Endpoint          string        `json:"endpoint" jsonschema:"Collector of traces, by OTLP over HTTP, such as http://localhost:4318. Empty: what OTEL_EXPORTER_OTLP_ENDPOINT says; without either no traces are sent."`
 	Authorization     scalar.Secret `json:"authorization" jsonschema:"Value of the header Authorization, such as Bearer and a token. Empty: none; OTEL_EXPORTER_OTLP_HEADERS has others."`

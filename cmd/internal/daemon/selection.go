@@ -54,7 +54,7 @@ func newSelection(cfg config.Config, counter prometheus.Counter, note func(*outb
 func (s *selection) filter(n int, rules *route.Rules) func(*outbox.Message) bool {
 	own := &s.destinations[n]
 	if own.everything() {
-		if !rules.Dropping() {
+		if !rules.CanDrop() {
 			return nil
 		}
 		return func(m *outbox.Message) bool { return !rules.Drops(m) }

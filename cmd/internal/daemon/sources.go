@@ -18,11 +18,6 @@ import (
 	"github.com/pgoutbox/outbox/schema"
 )
 
-// partitioned is a source that wants to know in which partitions the broker puts messages.
-type partitioned interface {
-	Broker(relay.Broker) relay.Broker
-}
-
 // accountable is a source that knows what it holds, where the table need not show it.
 type accountable interface {
 	Account() mapping.Account
@@ -79,7 +74,7 @@ func settingsOf(c config.Destination) admin.Settings {
 		selects := c.Selection()
 		s.Selects = &selects
 		if rules, err := c.Table().Parse(); err == nil {
-			s.Drops = rules.Dropping()
+			s.Drops = rules.CanDrop()
 		}
 	}
 	return s

@@ -26,7 +26,7 @@ func (t *traces) observer(c config.Destination, next relay.Observer) relay.Obser
 	}
 	left := t.spans.WithLabelValues(string(telemetry.LeftOut))
 	return t.tracer.Observer(oteloutbox.Sending{System: system(c.Broker), Destination: c.Name,
-		LeftOut: func(n int) { left.Add(float64(n)) }}, next)
+		Skipped: func(n int) { left.Add(float64(n)) }}, next)
 }
 
 // flushing bounds how long the end of the relay waits for the collector.

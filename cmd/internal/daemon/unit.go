@@ -319,17 +319,13 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	if p.broker.Coupled != nil {
 		source = p.broker.Coupled.Source(source)
 	}
-	broker := p.broker.Broker
-	if s, ok := source.(partitioned); ok {
-		broker = s.Broker(broker)
-	}
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
-	r, err := relay.New(source, around.InFlight(broker, func(n int) { inFlight.Add(float64(n)) }), engine)
+	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)) }), engine)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ so (create_stream, create_topics).`,
 
 // prepare prints or runs what creates the missing parts of the sources of one database, and returns how many there are.
 // What several destinations need is printed once.
-func prepare(ctx context.Context, s *session.Session, at session.Address, one config.One, apply bool) (found int, err error) {
+func prepare(ctx context.Context, s *session.Session, at session.Address, one config.Effective, apply bool) (found int, err error) {
 	cfg, err := s.Parse(at)
 	if err != nil {
 		return 0, err

@@ -9,7 +9,6 @@ package originals
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,16 +95,6 @@ func turns() map[string]func(*worker, context.Context) (time.Duration, error) {
 		Partitions: (*worker).partitions, Repaired: (*worker).repaired, SerialWrites: (*worker).serialWrites,
 		Scheduled: (*worker).scheduled, Polling: (*worker).polling, Statuses: (*worker).statuses,
 	}
-}
-
-// Names returns all of them.
-func Names() []string {
-	var names []string
-	for name := range turns() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // message is what all of their tables have.

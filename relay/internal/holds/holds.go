@@ -199,7 +199,7 @@ func (o outcomes) hold(ctx context.Context, tx pgx.Tx) error {
 		c.addRetry(now, &h)
 		first[i], seen[c.lanes[i]] = !seen[c.lanes[i]], true
 	}
-	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, holdSQL),
+	tag, err := tx.Exec(ctx, schema.WithTableOf(o.destination, holdSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.waits, c.blocked, c.errors, first)
 	return allThere(o.destination, tag, err, len(o.settlement.Hold))
 }
@@ -223,7 +223,7 @@ func (o outcomes) dead(ctx context.Context, tx pgx.Tx) error {
 		c.add(d.Delivery, d.Err)
 		c.reasons = append(c.reasons, string(d.Reason))
 	}
-	tag, err := tx.Exec(ctx, schema.ReadingOf(o.destination, deadSQL),
+	tag, err := tx.Exec(ctx, schema.WithTableOf(o.destination, deadSQL),
 		o.destination, c.xids, c.ids, c.messages, c.lanes, c.attempts, c.reasons, c.errors)
 	return allThere(o.destination, tag, err, len(o.settlement.Dead))
 }
@@ -236,7 +236,7 @@ func allThere(destination string, tag pgconn.CommandTag, err error, want int) er
 	}
 	if n := tag.RowsAffected(); n != int64(want) {
 		return fmt.Errorf("%d of %d messages are not in %s any more: they were deleted before they were delivered",
-			int64(want)-n, want, schema.MessagesOf(destination))
+			int64(want)-n, want, schema.TableOf(destination))
 	}
 	return nil
 }

@@ -15,13 +15,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/schema"
-)
-
-// How long a lease lasts unless told, and at least.
-const (
-	Default = 3 * time.Second
-	Min     = 100 * time.Millisecond
 )
 
 // Lease is the ownership of a shard group, on the connection that does all of a session's writes. Every write names the
@@ -30,22 +25,11 @@ type Lease struct {
 	destination string
 	group       int
 	Epoch       int64
-	attached    string // the segments at the start: all rows come from them
-	ttl         time.Duration
+	attached    string                  // the segments at the start: all rows come from them
 	current     func() cursors.Position // to store with a renewal
 
-	Link *Link
-
-	state struct {
-		sync.Mutex
-		expires time.Time
-		written time.Time
-		err     error // why no further write is possible
-	}
-	broken chan struct{} // closed when err is set
-
-	stop    context.CancelFunc
-	renewed chan struct{} // closed when the renewing goroutine has ended
+	Link        *Link
+	*owner.Term // ends when no further write is possible
 }
 
 // Link is a connection that writes. It is locked for a whole write, from the decision what to write until its outcome
@@ -56,88 +40,34 @@ type Link struct {
 	Conn   *pgx.Conn
 }
 
-// Start renews a lease until release. The statement that took the lease was sent at since; current is the position
+// Start renews a lease until Release. The statement that took the lease was sent at since; current is the position
 // to store.
 func Start(link *Link, destination string, row *cursors.Row,
 	ttl time.Duration, since time.Time, current func() cursors.Position) *Lease {
 	l := &Lease{
-		destination: destination, group: row.Group, Epoch: row.Epoch, attached: row.Attached, ttl: ttl, current: current, Link: link,
-		broken: make(chan struct{}), renewed: make(chan struct{}),
+		destination: destination, group: row.Group, Epoch: row.Epoch, attached: row.Attached, current: current, Link: link,
+		Term: owner.NewTerm(ttl, since),
 	}
-	l.extend(since)
-	ctx, stop := context.WithCancel(context.Background())
-	l.stop = stop
-	go l.renew(ctx)
+	l.Keep(l.due, func(context.Context) error { // a release that interrupted a write would lose the connection with it
+		return l.Query(func(*pgx.Conn) error { return nil })
+	})
 	return l
 }
 
-// extend notes a write that was sent at since. The lease lasts from the time when the server got it, which is later, so
-// the time noted here ends first.
-func (l *Lease) extend(since time.Time) {
-	l.state.Lock()
-	defer l.state.Unlock()
-	l.state.expires, l.state.written = since.Add(l.ttl), since
-}
-
+// Expires is when another relay may take the lease; the zero time once one has.
 func (l *Lease) Expires() time.Time {
-	l.state.Lock()
-	defer l.state.Unlock()
-	if errors.Is(l.state.err, relay.ErrLeaseLost) {
+	until, err := l.Until()
+	if errors.Is(err, relay.ErrLeaseLost) {
 		return time.Time{}
 	}
-	return l.state.expires
-}
-
-// Fail ends the use of the lease. After an error the outcome of a write is unknown, so nothing may be written on top of
-// it.
-func (l *Lease) Fail(err error) error {
-	l.state.Lock()
-	defer l.state.Unlock()
-	if l.state.err == nil {
-		l.state.err = err
-		close(l.broken)
-	}
-	return err
-}
-
-// Ended is closed when no further write is possible; failure says why.
-func (l *Lease) Ended() <-chan struct{} { return l.broken }
-
-// Failure returns why the lease is unusable, or nil.
-func (l *Lease) Failure() error {
-	l.state.Lock()
-	defer l.state.Unlock()
-	return l.state.err
-}
-
-func (l *Lease) renew(ctx context.Context) {
-	defer close(l.renewed)
-	timer := time.NewTimer(l.due())
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.broken:
-			return
-		case <-timer.C:
-		}
-		if l.due() <= 0 {
-			// This doesn't use ctx: a release that interrupted a write would lose the connection with it.
-			if err := l.Query(func(*pgx.Conn) error { return nil }); err != nil {
-				return
-			}
-		}
-		timer.Reset(l.due())
-	}
+	return until
 }
 
 // due is when to renew the lease: a third of it after the last write was sent. How long the answer took doesn't count,
 // or a slow line would leave too little of a short lease.
 func (l *Lease) due() time.Duration {
-	l.state.Lock()
-	defer l.state.Unlock()
-	return time.Until(l.state.written.Add(l.ttl / 3))
+	until, _ := l.Until()
+	return time.Until(until.Add(l.Length/3 - l.Length))
 }
 
 // WriteCursorSQL moves the cursor and renews the lease, if the lease still has this epoch. It is the only statement
@@ -147,7 +77,7 @@ const WriteCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($10, last_at), delivered = delivered + $7,
 	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.Attached
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.AttachedSQL
 
 // Write stores the position that current returns, adds to the count of delivered messages and renews the lease. If more
 // is given, it runs in the same transaction. current is called when all earlier writes have ended. A write lasts no
@@ -168,8 +98,8 @@ func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	defer cancel()
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
-		tag, err := db.Exec(ctx, schema.ReadingOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
-			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.ttl.Microseconds(), l.attached, lastAt(at))
+		tag, err := db.Exec(ctx, schema.WithTableOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
+			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.Length.Microseconds(), l.attached, lastAt(at))
 		switch {
 		case err != nil:
 			return fmt.Errorf("move the cursor: %w", err)
@@ -196,7 +126,7 @@ func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	if err != nil {
 		return l.Fail(err)
 	}
-	l.extend(since)
+	l.Prolong(since)
 	return nil
 }
 
@@ -241,7 +171,7 @@ func (l *Lease) RenewBy(ctx context.Context, f func(context.Context, *pgx.Conn) 
 	if err != nil {
 		return l.Fail(err)
 	}
-	l.extend(since)
+	l.Prolong(since)
 	return nil
 }
 
@@ -260,41 +190,33 @@ func (l *Lease) Recognize(ctx context.Context, relay string, identity []string) 
 	return refusal
 }
 
-// StopRenewing leaves the lease as it is: it ends when it expires.
-func (l *Lease) StopRenewing() {
-	l.stop()
-	<-l.renewed
-}
-
 // releaseSQL gives the lease back. owner remains, to name the last owner.
 const releaseSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($8, last_at),
 	lease_until = '-infinity', updated_at = clock_timestamp()
-WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.Attached
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.AttachedSQL
 
 // Release stops renewing and gives the lease back if it is still held.
 func (l *Lease) Release(ctx context.Context, current func() cursors.Position) error {
-	l.StopRenewing()
+	l.StopKeeping()
 	l.Link.Lock()
 	defer l.Link.Unlock()
 	if err := l.Failure(); err != nil {
 		return err
 	}
 	at := current()
-	tag, err := l.Link.Conn.Exec(ctx, schema.ReadingOf(l.destination, releaseSQL),
+	tag, err := l.Link.Conn.Exec(ctx, schema.WithTableOf(l.destination, releaseSQL),
 		l.destination, l.group, l.Epoch, at.Prev, snapshotArray(at.Windows), at.LastID, l.attached, lastAt(at))
 	if err == nil && tag.RowsAffected() == 0 {
 		err = relay.ErrLeaseLost
 	}
-	_ = l.Fail(ErrClosed)
+	_ = l.Fail(owner.ErrClosed)
 	if err != nil {
 		return fmt.Errorf("give the lease back: %w", err)
 	}
 	return nil
 }
-
-var ErrClosed = errors.New("the session is closed")
 
 // lastAt is nil if the position doesn't say it: what the cursor has is true then.
 func lastAt(at cursors.Position) *time.Time {

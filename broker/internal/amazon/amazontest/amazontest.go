@@ -6,6 +6,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -13,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/broker/internal/brokertest"
+	"github.com/pgoutbox/outbox/broker/internal/sdkread"
 )
 
 // Anyone is the configuration of an arbitrary user: the server checks no identity.
@@ -63,4 +67,39 @@ func Message(topic string, got *types.Message) (m outbox.Message, err error) {
 	}
 	brokertest.SortHeaders(&m)
 	return m, nil
+}
+
+// Tens calls send for ten messages of batch at a time, in as many goroutines, and returns when all is sent.
+func Tens(goroutines int, batch []*outbox.Message, send func(ten []*outbox.Message)) {
+	next := make(chan []*outbox.Message)
+	var workers sync.WaitGroup
+	for range goroutines {
+		workers.Go(func() {
+			for ten := range next {
+				send(ten)
+			}
+		})
+	}
+	for ten := range slices.Chunk(batch, 10) {
+		next <- ten
+	}
+	close(next)
+	workers.Wait()
+}
+
+// Records returns received messages in the form of CloudEvents' readers.
+func Records(t *testing.T, got []outbox.Message) (all []sdkread.Record) {
+	t.Helper()
+	for _, m := range got {
+		headers := map[string]string{}
+		for _, h := range m.Headers {
+			text, err := url.PathUnescape(h.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			headers[h.Name] = text
+		}
+		all = append(all, sdkread.Record{ContentType: m.ContentType, Headers: headers, Value: m.Payload})
+	}
+	return all
 }

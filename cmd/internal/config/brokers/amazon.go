@@ -52,7 +52,7 @@ func (s *SQS) open(o Opening) (relay.Broker, error) {
 		cfg.CreateQueues = &sqs.QueueSettings{}
 	}
 	broker, err := sqs.New(cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 func (s *SNS) open(o Opening) (relay.Broker, error) {
@@ -60,5 +60,5 @@ func (s *SNS) open(o Opening) (relay.Broker, error) {
 	var cfg sns.Config
 	o.configure(&cfg, *s, s.TLS, &faults)
 	broker, err := sns.New(cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

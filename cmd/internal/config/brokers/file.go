@@ -36,20 +36,20 @@ func (a *Archive) open(o Opening) (relay.Broker, error) {
 	cfg := jsonl.ArchiveConfig{Logger: o.Logger}
 	fields.Assign(&cfg, *a)
 	broker, err := jsonl.NewArchive(a.Directory, cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 func (*Stdout) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("Format", o.lines())
-	return made(jsonl.New(o.Stdout), nil, &faults)
+	return withFaults(jsonl.New(o.Stdout), nil, &faults)
 }
 
 func (f *File) open(o Opening) (relay.Broker, error) {
 	var faults settings.Faults
 	faults.Add("Format", o.lines())
 	faults.Need(f.Path != "", "Path", "not given; name the file")
-	return made(jsonl.NewFile(f.Path, jsonl.Config{Logger: o.Logger}), nil, &faults)
+	return withFaults(jsonl.NewFile(f.Path, jsonl.Config{Logger: o.Logger}), nil, &faults)
 }
 
 // lines is the fault of a format where there are lines.

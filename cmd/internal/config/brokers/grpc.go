@@ -36,5 +36,5 @@ func (g *GRPC) open(o Opening) (relay.Broker, error) {
 	o.configure(&cfg, *g, g.TLS, &faults)
 	cfg.TokenFile = "" // the loader has read it into Token
 	broker, err := grpc.New(g.Target, cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

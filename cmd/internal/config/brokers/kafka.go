@@ -47,12 +47,12 @@ func (k *Kafka) open(o Opening) (relay.Broker, error) {
 	}
 	if !k.ExactlyOnce {
 		broker, err := kafka.New(cfg)
-		return made(broker, err, &faults)
+		return withFaults(broker, err, &faults)
 	}
 	exactly := kafka.ExactlyOnceConfig{ID: k.TransactionalID, Group: o.Group, CursorTopic: k.CursorTopic}
 	settings.Default(&exactly.ID, "outbox-"+o.Name)
 	broker, err := kafka.NewExactlyOnce(cfg, exactly)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 // Advise warns about settings that have no effect or show what should be hidden.

@@ -53,7 +53,7 @@ func (n *NATS) open(o Opening) (relay.Broker, error) {
 		url = strings.ReplaceAll(url, "nats://", "tls://")
 	}
 	broker, err := nats.New(url, cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 // Advise warns about settings that have no effect or show what should be hidden.

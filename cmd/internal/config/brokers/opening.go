@@ -55,8 +55,8 @@ func (o Opening) configure(cfg, section any, security transport.TLS, faults *set
 	}{o.Format, security.Config(faults), o.Logger})
 }
 
-// made returns the broker that an adapter has made, or its faults and those that were found before.
-func made(broker relay.Broker, err error, faults *settings.Faults) (relay.Broker, error) {
+// withFaults returns the broker that an adapter has made, or its faults together with those that were found before.
+func withFaults(broker relay.Broker, err error, faults *settings.Faults) (relay.Broker, error) {
 	faults.Add("", err)
 	all := faults.Err()
 	if all == nil {

@@ -19,7 +19,7 @@ type Pool struct {
 	clients []*client
 }
 
-// client is what destinations share.
+// client is a broker's client that destinations share.
 type client struct {
 	relay.Broker
 	kind   section
@@ -65,17 +65,17 @@ type use struct {
 	pool   *Pool
 	client *client
 	groups int
-	over   bool
+	closed bool
 }
 
 // Close closes the client if this is its last use. A second Close does nothing.
 func (u *use) Close() error {
 	u.pool.mu.Lock()
 	defer u.pool.mu.Unlock()
-	if u.over {
+	if u.closed {
 		return nil
 	}
-	u.over = true
+	u.closed = true
 	u.client.groups -= u.groups
 	if u.client.users--; u.client.users > 0 {
 		return nil

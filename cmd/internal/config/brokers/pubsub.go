@@ -34,5 +34,5 @@ func (p *PubSub) open(o Opening) (relay.Broker, error) {
 	var cfg pubsub.Config
 	o.configure(&cfg, *p, transport.TLS{}, &faults)
 	broker, err := pubsub.New(cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

@@ -44,5 +44,5 @@ func (r *RabbitMQ) open(o Opening) (relay.Broker, error) {
 	var cfg rabbitmq.Config
 	o.configure(&cfg, *r, r.TLS, &faults)
 	broker, err := rabbitmq.New(r.URL.Text(), cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }

@@ -46,7 +46,7 @@ func (r *Redis) open(o Opening) (relay.Broker, error) {
 	cfg := redis.Config{Connections: max(16, 4*o.Groups)} // a relay of each shard group makes four calls at once
 	o.configure(&cfg, *r, r.TLS, &faults)
 	broker, err := redis.New(strings.Join(r.Addresses, ","), cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 // Advise warns about settings that have no effect or show what should be hidden.

@@ -74,7 +74,7 @@ func (w *Webhook) open(o Opening) (relay.Broker, error) {
 		cfg.Header = http.Header{w.APIKeyHeader: {w.APIKey.Text()}}
 	}
 	broker, err := webhooks.New(w.URL.Text(), cfg)
-	return made(broker, err, &faults)
+	return withFaults(broker, err, &faults)
 }
 
 // parseNetwork takes a single address for a network of its own.

@@ -6,8 +6,8 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// Adopt gives the scalars of a section the values that the fields of the same names have in library. section is a
-// pointer.
+// Adopt copies the values of library, a configuration of the library, into the scalars of the same names in a section.
+// section is a pointer.
 func Adopt(section, library any) {
 	pair(reflect.ValueOf(section).Elem(), reflect.ValueOf(library), func(setting, field reflect.Value) {
 		if scalar.Is(setting.Type()) {
@@ -16,9 +16,9 @@ func Adopt(section, library any) {
 	})
 }
 
-// Assign gives the fields of library what the settings of the same names have in section, save zero values: these leave
-// what library has. library is a pointer. A setting that has another type there, such as a file for its content, is not
-// assigned.
+// Assign copies the settings of a section into the fields of the same names of library, except zero values: library
+// keeps its own there. library is a pointer. A setting that has another type there, such as a file for its content, is
+// not assigned.
 func Assign(library, section any) {
 	pair(reflect.ValueOf(section), reflect.ValueOf(library).Elem(), func(setting, field reflect.Value) {
 		if !setting.IsZero() {
@@ -65,7 +65,7 @@ func structs(v reflect.Value) bool {
 	return v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct
 }
 
-// nameOf is the name that a setting has in what the section configures.
+// nameOf returns the name of the library's field for a setting.
 func nameOf(f reflect.StructField) string {
 	if name := f.Tag.Get("field"); name != "" {
 		return name

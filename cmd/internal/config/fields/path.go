@@ -16,7 +16,7 @@ func Join(path, name string) string {
 // Element returns the path of an element of the list at a path.
 func Element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// VariablePrefix is what the variables of the environment begin with.
+// VariablePrefix begins the names of the environment's variables.
 const VariablePrefix = "OUTBOX"
 
 // Variable is the variable of the setting at a path.

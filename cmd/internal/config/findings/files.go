@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Readable tells why a file can't be read; the path "" is none.
+// Readable returns the reason why a file can't be read; the path "" is no file, and no fault.
 func Readable(path string) error {
 	if path == "" {
 		return nil

@@ -2,7 +2,7 @@ package findings
 
 import "fmt"
 
-// Layer is where a value comes from. A higher layer prevails.
+// Layer is a source of values. A higher layer prevails.
 type Layer int
 
 // The layers, from the lowest to the highest.

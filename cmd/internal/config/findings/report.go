@@ -1,5 +1,4 @@
-// Package findings has what is found out about a configuration: where each setting comes from, and what is wrong with
-// it.
+// Package findings has what checks find out about a configuration: the origin of each setting, and faults.
 package findings
 
 import (
@@ -8,7 +7,7 @@ import (
 	"strings"
 )
 
-// Report collects what is wrong with a configuration, beside the places that its settings come from.
+// Report collects the faults and warnings of a configuration, and where its settings come from.
 type Report struct {
 	Origins  map[string]Origin // of what a layer gives, by path
 	Rejected map[string]bool   // paths whose value is at fault already

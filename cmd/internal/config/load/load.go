@@ -28,7 +28,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/findings"
 )
 
-// Input says what to read.
+// Input names what is read.
 type Input struct {
 	// File is the path of the YAML file. Empty: none.
 	File string

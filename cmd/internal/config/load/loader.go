@@ -25,7 +25,7 @@ func (l *loader) lookup(name string) (string, bool) {
 	return value, set
 }
 
-// set gives a scalar its value and its origin.
+// set sets a scalar and notes its origin.
 func (l *loader) set(v reflect.Value, text, path string, at findings.Origin) {
 	if err := value.Set(v, text); err != nil {
 		l.Fault(at, path, "%v", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/value"
 )
 
-// unknown means that a section has no such key, and which one may be meant.
+// unknown returns the fault of a key that a section doesn't have, with the key that is probably meant.
 func unknown(t reflect.Type, name string) string {
 	names := fields.Keys(t)
 	if t == reflect.TypeFor[brokers.Broker]() {
@@ -33,7 +33,7 @@ func unknown(t reflect.Type, name string) string {
 	return "unknown key; possible here: " + strings.Join(names, ", ")
 }
 
-// otherNames are what brokers, and ways to them, are called elsewhere, in small letters and without - and _.
+// otherNames are other common names of brokers, and of ways to them, in small letters and without - and _.
 var otherNames = map[string]string{
 	"webhook": "http", "webhooks": "http", "https": "http", "rest": "http", "url": "http", "callback": "http",
 	"amqp": "rabbitmq", "amqps": "rabbitmq", "rabbit": "rabbitmq", "lavinmq": "rabbitmq",

@@ -32,7 +32,7 @@ func (l *loader) constraints(s fields.Setting) {
 	}
 	err := bounds.Check(s.Value)
 	l.Check(err == nil, s.Path, "%v", err)
-	l.meant(s)
+	l.ambiguousZeros(s)
 	l.login(s)
 }
 
@@ -56,8 +56,8 @@ func (l *loader) login(s fields.Setting) {
 
 var hostPort = regexp.MustCompile(`\.(brokers|addresses)\[\d+\]$`)
 
-// meant reports a zero that a broker's adapter would take for its default.
-func (l *loader) meant(s fields.Setting) {
+// ambiguousZeros reports a zero that a broker's adapter would take for its default.
+func (l *loader) ambiguousZeros(s fields.Setting) {
 	if s.Parent.IsValid() && scalar.Is(s.Value.Type()) && s.Value.Kind() != reflect.Bool && s.Value.IsZero() &&
 		strings.Contains(s.Path, ".broker.") {
 		byDefault := fields.New(s.Parent.Type()).FieldByIndex(s.Field.Index)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// ownCertificate is what the relay shows of itself. Files are read again for each connection, because certificates that
-// live for hours are replaced while the relay runs.
+// ownCertificate is the client certificate of the relay. Its files are read again for each connection, because
+// certificates that live for hours are replaced while the relay runs.
 type ownCertificate struct {
 	certFile, keyFile string
 
