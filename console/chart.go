@@ -11,7 +11,7 @@ import (
 // line is one line of a chart.
 type line struct {
 	class, name string
-	of          func(Point) float32
+	value       func(Point) float32
 	filled      bool // an area from zero
 }
 
@@ -32,30 +32,30 @@ const (
 	logLeast, logDecadesShown = -3, 6.5563 // a millisecond to an hour
 )
 
-func age(p Point) float32 { return p.Age }
+func waited(p Point) float32 { return p.Age }
 
 // spark is the age of the oldest message of the last ten minutes, against the objective.
 func spark(points []Point, objective time.Duration, hue string) *element {
-	columns := squeeze(points, age, sparkWidth/2)
+	columns := squeeze(points, waited, sparkWidth/2)
 	limit := float32(objective.Seconds())
 	top := max(largest(columns), limit*1.25, 1)
-	parts := []any{at("viewBox", fmt.Sprintf("0 0 %d %d", sparkWidth, sparkHeight)), at("preserveAspectRatio", "none"),
-		at("aria-hidden", "true")}
+	parts := []any{attr("viewBox", fmt.Sprintf("0 0 %d %d", sparkWidth, sparkHeight)), attr("preserveAspectRatio", "none"),
+		attr("aria-hidden", "true")}
 	scale := func(v float32) int { return int(math.Round(float64(sparkHeight - 1 - v/top*(sparkHeight-2)))) }
 	if limit > 0 {
-		parts = append(parts, h("path.objective", at("d", fmt.Sprintf("M0 %dh%d", scale(limit), sparkWidth))))
+		parts = append(parts, el("path.objective", attr("d", fmt.Sprintf("M0 %dh%d", scale(limit), sparkWidth))))
 	}
-	parts = append(parts, h("path.line."+hue, at("d", trace(columns, sparkWidth, scale))))
-	return h("svg.spark", parts...)
+	parts = append(parts, el("path.line."+hue, attr("d", trace(columns, sparkWidth, scale))))
+	return el("svg.spark", parts...)
 }
 
 // squeeze reduces points to columns. A column keeps its largest value, so that peaks survive.
-func squeeze(points []Point, of func(Point) float32, columns int) []float32 {
+func squeeze(points []Point, value func(Point) float32, columns int) []float32 {
 	out := make([]float32, columns)
 	for i := range out {
 		out[i] = nan
 		for j := i * len(points) / columns; j < (i+1)*len(points)/columns; j++ {
-			if v := of(points[j]); !unknown(v) && (unknown(out[i]) || v > out[i]) {
+			if v := value(points[j]); !unknown(v) && (unknown(out[i]) || v > out[i]) {
 				out[i] = v
 			}
 		}
@@ -94,12 +94,12 @@ func trace(columns []float32, width int, scale func(float32) int) string {
 	return d.String()
 }
 
-// draw makes the chart, with its numbers in words for who doesn't see it.
+// draw makes the chart, with its numbers in words for screen readers.
 func (c chart) draw(points []Point) *element {
 	squeezed := make([][]float32, len(c.lines))
 	top := c.objective * 1.25
 	for i, l := range c.lines {
-		squeezed[i] = squeeze(points, l.of, chartWidth)
+		squeezed[i] = squeeze(points, l.value, chartWidth)
 		top = max(top, largest(squeezed[i]))
 	}
 	if c.spans {
@@ -116,23 +116,23 @@ func (c chart) draw(points []Point) *element {
 			return int(math.Round(chartHeight * (1 - min(max(share, 0), 1))))
 		}
 	}
-	svg := []any{at("viewBox", fmt.Sprintf("0 -1 %d %d", chartWidth, chartHeight+2)), at("preserveAspectRatio", "none"),
-		at("aria-hidden", "true"),
-		h("path.grid", at("d", fmt.Sprintf("M0 %dh%dM0 %dh%dM0 0h%d", chartHeight, chartWidth, chartHeight/2, chartWidth, chartWidth)))}
+	svg := []any{attr("viewBox", fmt.Sprintf("0 -1 %d %d", chartWidth, chartHeight+2)), attr("preserveAspectRatio", "none"),
+		attr("aria-hidden", "true"),
+		el("path.grid", attr("d", fmt.Sprintf("M0 %dh%dM0 %dh%dM0 0h%d", chartHeight, chartWidth, chartHeight/2, chartWidth, chartWidth)))}
 	if c.objective > 0 {
-		svg = append(svg, h("path.objective", at("d", fmt.Sprintf("M0 %dh%d", scale(c.objective), chartWidth))))
+		svg = append(svg, el("path.objective", attr("d", fmt.Sprintf("M0 %dh%d", scale(c.objective), chartWidth))))
 	}
 	legend := list{}
 	for i, l := range c.lines {
 		d := trace(squeezed[i], chartWidth, scale)
 		if l.filled {
-			svg = append(svg, h("path.area."+l.class, at("d", area(squeezed[i], scale))))
+			svg = append(svg, el("path.area."+l.class, attr("d", area(squeezed[i], scale))))
 		} else {
-			svg = append(svg, h("path.line."+l.class, at("d", d)))
+			svg = append(svg, el("path.line."+l.class, attr("d", d)))
 		}
 		latest := nan
 		for _, p := range points {
-			if v := l.of(p); !unknown(v) {
+			if v := l.value(p); !unknown(v) {
 				latest = v
 			}
 		}
@@ -140,14 +140,14 @@ func (c chart) draw(points []Point) *element {
 		if !unknown(latest) {
 			text = c.format(latest)
 		}
-		legend = append(legend, h("span.key."+l.class, l.name, " ", h("b", text)))
+		legend = append(legend, el("span.key."+l.class, l.name, " ", el("b", text)))
 	}
 	if c.objective > 0 {
-		legend = append(legend, h("span.key.objective", "objective ", h("b", c.format(c.objective))))
+		legend = append(legend, el("span.key.objective", "objective ", el("b", c.format(c.objective))))
 	}
-	return h("figure.chart", h("figcaption", h("b", c.title), " ", h("small", c.unit)),
-		h("div.plot", h("span.high", high), h("span.low", low), h("svg", svg...)),
-		h("div.axis", h("span", c.span), h("span", "now")), h("div.legend", legend))
+	return el("figure.chart", el("figcaption", el("b", c.title), " ", el("small", c.unit)),
+		el("div.plot", el("span.high", high), el("span.low", low), el("svg", svg...)),
+		el("div.axis", el("span", c.span), el("span", "now")), el("div.legend", legend))
 }
 
 // area is the same as trace, closed down to zero.
@@ -166,7 +166,7 @@ func area(columns []float32, scale func(float32) int) string {
 	return d.String()
 }
 
-// roundUpSpan makes the top of an axis of seconds a span that is said in one unit.
+// roundUpSpan makes the top of an axis of seconds a span that one unit writes.
 func roundUpSpan(seconds float32) float32 {
 	const minute, hour, day = 60, 3600, 86400
 	for _, step := range []float32{1, 2, 5, 10, 20, 30, minute, 2 * minute, 5 * minute, 10 * minute, 20 * minute, 30 * minute,

@@ -9,20 +9,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
-// Database is one of those that the program delivers from, as it is known now.
-type Database struct {
-	// Name is the one in the configuration.
-	Name string
-	// Path leads to its console from a page of another one; "" if it has none.
-	Path string
-	// Report tells how things are. It was read from the database Age ago; its At is zero if nothing was read yet.
-	Report *health.Report
-	Age    time.Duration
-}
-
 // databases lists those that the program delivers from, the worst first.
 func (v *view) databases() any {
-	all := slices.DeleteFunc(v.console.options.Databases(), func(db Database) bool { return !v.caller.Within(db.Name) })
+	all := slices.DeleteFunc(v.options.Databases(), func(db Database) bool { return !v.caller.Within(db.Name) })
 	slices.SortStableFunc(all, func(a, b Database) int { return worse(a.Report.Verdict, b.Report.Verdict) })
 	well := 0
 	var rows [][]any
@@ -41,7 +30,7 @@ func (v *view) databases() any {
 		}
 		rows = append(rows, []any{db.link("a.name", ""), stateWhy(verdict.State, cause),
 			printed.Number(len(db.Report.Destinations)), count(sums.pending), oldest(db.Report, sums.oldest),
-			count(sums.held), count(sums.dead), v.read(db)})
+			count(sums.held), count(sums.dead), v.readAgo(db)})
 	}
 	return list{
 		region("verdict", v.summary(all, well)),
@@ -54,9 +43,9 @@ func (v *view) databases() any {
 func (db Database) link(kind, text string) *element {
 	name := text + foreign(db.Name, 60)
 	if db.Path == "" {
-		return h("span.name", name)
+		return el("span.name", name)
 	}
-	return h(kind, address(db.Path), name)
+	return el(kind, address(db.Path), name)
 }
 
 // summary tells how the worst database is, and how many are well. all is sorted and not empty.
@@ -67,42 +56,22 @@ func (v *view) summary(all []Database, well int) *element {
 		sentence = "Database " + all[0].Name + ": " + health.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
 		lead = printed.Number(well) + " of " + printed.Many(len(all), "database is well", "databases are well")
 	}
-	parts := []any{heading(worst.State, sentence), h("p.lead", lead, ".")}
+	parts := []any{heading(worst.State, sentence), el("p.lead", lead, ".")}
 	if worst.Next != "" {
-		parts = append(parts, h("div.buttons", command(worst.Next), all[0].link("a.button", "Show ")))
+		parts = append(parts, el("div.buttons", command(worst.Next), all[0].link("a.button", "Show ")))
 	}
-	return h("div.verdict."+hue(worst.State), parts...)
+	return el("div.verdict."+hue(worst.State), parts...)
 }
 
-// read tells how old what is known of a database is.
-func (v *view) read(db Database) any {
+// readAgo tells how old what is known of a database is.
+func (v *view) readAgo(db Database) any {
 	if db.Report.At.IsZero() {
-		return h("b.state.late", "not yet")
+		return el("b.state.late", "not yet")
 	}
 	if text := printed.Span(db.Age) + " ago"; db.Age > health.ReadWithin {
-		return h("b.state.late", text)
+		return el("b.state.late", text)
 	} else if db.Age >= time.Second {
 		return text
 	}
 	return "now"
-}
-
-// totals are sums over a database's destinations.
-type totals struct {
-	pending, held, dead admin.Count
-	oldest              time.Time
-}
-
-func totalsOf(r *health.Report) (t totals) {
-	add := func(sum *admin.Count, n admin.Count) { sum.N, sum.Estimated = sum.N+n.N, sum.Estimated || n.Estimated }
-	for i := range r.Destinations {
-		d := &r.Destinations[i]
-		add(&t.pending, d.Pending)
-		add(&t.held, d.Held.Messages)
-		add(&t.dead, d.Dead.Messages)
-		if !d.Oldest.IsZero() && (t.oldest.IsZero() || d.Oldest.Before(t.oldest)) {
-			t.oldest = d.Oldest
-		}
-	}
-	return t
 }

@@ -18,7 +18,7 @@ type History struct {
 	series map[string]*series
 }
 
-// NewHistory makes an empty one.
+// NewHistory makes an empty history.
 func NewHistory() *History { return &History{series: map[string]*series{}} }
 
 // Point is what is known of a destination at a moment. A value that isn't known is NaN.
@@ -59,7 +59,7 @@ type sample struct {
 	delivered, total int64
 }
 
-func (h *History) of(destination string) *series {
+func (h *History) seriesOf(destination string) *series {
 	s := h.series[destination]
 	if s == nil {
 		s = &series{seconds: ring{size: secondsKept}, minutes: ring{size: minutesKept}}
@@ -68,11 +68,11 @@ func (h *History) of(destination string) *series {
 	return s
 }
 
-// Observer has the history told of what a relay publishes, and passes everything on.
+// Observer records what a relay publishes, and passes everything on.
 func (h *History) Observer(destination string, next relay.Observer) relay.Observer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return observer{next, h, h.of(destination)}
+	return observer{next, h, h.seriesOf(destination)}
 }
 
 type observer struct {
@@ -83,7 +83,7 @@ type observer struct {
 
 func (o observer) Published(batch []*outbox.Message, errs []error, ages []time.Duration, took time.Duration) {
 	o.history.mu.Lock()
-	ten := o.series.ten(time.Now())
+	ten := o.series.current(time.Now())
 	for i, age := range ages {
 		if errs != nil && errs[i] != nil {
 			continue
@@ -96,8 +96,8 @@ func (o observer) Published(batch []*outbox.Message, errs []error, ages []time.D
 	o.Observer.Published(batch, errs, ages, took)
 }
 
-// ten is the histogram of these ten seconds.
-func (s *series) ten(now time.Time) *histogram {
+// current is the histogram of the running ten seconds.
+func (s *series) current(now time.Time) *histogram {
 	decade := now.Unix() / 10
 	for ; s.decade < decade; s.decade++ {
 		if decade-s.decade > int64(len(s.recent)) {
@@ -108,13 +108,13 @@ func (s *series) ten(now time.Time) *histogram {
 	return &s.recent[decade%int64(len(s.recent))]
 }
 
-// Add takes over a look at the database that was taken now.
+// Add records a report that was read now.
 func (h *History) Add(r *health.Report, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i := range r.Destinations {
 		d := &r.Destinations[i]
-		h.of(d.Name).add(d, r.At, now)
+		h.seriesOf(d.Name).add(d, r.At, now)
 	}
 }
 
@@ -191,7 +191,7 @@ func (h *History) Latest(destination string, now time.Time) Point {
 	if s == nil {
 		return nothing
 	}
-	s.ten(now) // what is older goes
+	s.current(now) // what is older goes
 	p := s.seconds.at(s.seconds.last)
 	if now.Unix()-s.seconds.last > carried {
 		p = nothing
@@ -211,11 +211,11 @@ func (h *History) Minutes(destination string, now time.Time, n int) []Point {
 	return h.points(destination, func(s *series) []Point { return s.minutes.until(now.Unix()/60, n) }, n)
 }
 
-func (h *History) points(destination string, of func(*series) []Point, n int) []Point {
+func (h *History) points(destination string, read func(*series) []Point, n int) []Point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.series[destination]; s != nil {
-		return of(s)
+		return read(s)
 	}
 	var none ring
 	return none.until(0, n)

@@ -29,9 +29,9 @@ type address string
 // list is some parts in a row.
 type list []any
 
-// h makes an element. Its name may have classes, as in "td.number". Parts are elements, attributes, addresses, lists,
+// el makes an element. Its name may have classes, as in "td.number". Parts are elements, attributes, addresses, lists,
 // texts, which are escaped, and nil.
-func h(name string, parts ...any) *element {
+func el(name string, parts ...any) *element {
 	tag, classes, _ := strings.Cut(name, ".")
 	e := &element{tag: tag}
 	if classes != "" {
@@ -59,8 +59,8 @@ func h(name string, parts ...any) *element {
 	return e
 }
 
-// at makes an attribute that is no address and runs nothing.
-func at(name, value string) attribute {
+// attr makes an attribute that is no address and runs nothing.
+func attr(name, value string) attribute {
 	if name == "href" || name == "src" || name == "action" || name == "formaction" || name == "style" || strings.HasPrefix(name, "on") {
 		panic("console: the attribute " + name + " is not for texts") // every page in a test would show it
 	}
@@ -68,7 +68,7 @@ func at(name, value string) attribute {
 }
 
 // to makes the address of a page with pairs of a query. Empty values are left out.
-func to(page string, pairs ...string) address {
+func to(path string, pairs ...string) address {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -76,16 +76,24 @@ func to(page string, pairs ...string) address {
 		}
 	}
 	if len(q) == 0 {
-		return address(page)
+		return address(path)
 	}
-	return address(page + "?" + q.Encode())
+	return address(path + "?" + q.Encode())
 }
 
 // region makes a section that is replaced when it changes.
 func region(id string, parts ...any) *element {
-	e := h("section", append([]any{at("id", id), at("data-live", "")}, parts...)...)
+	e := el("section", append([]any{attr("id", id), attr("data-live", "")}, parts...)...)
 	e.live = true
 	return e
+}
+
+// here is the address of a page of this console from any of its pages.
+func here(path string, pairs ...string) address {
+	if path == "" {
+		path = "./"
+	}
+	return to(path, pairs...)
 }
 
 // when is parts under a condition.

@@ -3,47 +3,35 @@ package console
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // foreign is a text of others as a page can show it: what can't be printed is spelled out, and a long one is cut.
-func foreign(s string, most int) string {
-	if len(s) > most {
-		end := most
-		for end > 0 && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		s = s[:end] + "…"
-	}
-	return printed.Text(s)
-}
+func foreign(s string, most int) string { return printed.Text(printed.Cut(s, most)) }
 
 // ago is a moment relative to now, with the exact one on hover.
 func ago(now, t time.Time) *element {
 	if t.IsZero() {
-		return h("span.none", "–")
+		return none("–")
 	}
-	text := printed.Span(now.Sub(t)) + " ago"
-	if t.After(now.Add(time.Second)) {
-		text = "in " + printed.Span(t.Sub(now))
-	} else if now.Sub(t) < time.Second {
-		text = "now"
-	}
-	return moment(t, text)
+	return moment(t, printed.Ago(now, t))
 }
 
+// none stands for a value that there isn't.
+func none(text string) *element { return el("span.none", text) }
+
 func moment(t time.Time, text string) *element {
-	return h("time", at("datetime", t.UTC().Format(time.RFC3339Nano)), at("title", t.UTC().Format("2006-01-02 15:04:05.0 UTC")), text)
+	return el("time", attr("datetime", t.UTC().Format(time.RFC3339Nano)), attr("title", t.UTC().Format("2006-01-02 15:04:05.0 UTC")), text)
 }
 
 // clock is the moment itself.
 func clock(t time.Time) *element {
 	if t.IsZero() {
-		return h("span.none", "–")
+		return none("–")
 	}
 	return moment(t, t.UTC().Format("2006-01-02 15:04:05"))
 }
@@ -60,8 +48,6 @@ func rate(f float32) string {
 	}
 	return fmt.Sprintf("%.1f", f)
 }
-
-func unknown(f float32) bool { return math.IsNaN(float64(f)) }
 
 // measured is a span of seconds that may be unknown.
 func measured(seconds float32) string {
@@ -88,16 +74,19 @@ var glyphs = map[health.State]string{
 }
 
 func glyph(s health.State) *element {
-	shape := h("path", at("d", glyphs[s]))
+	shape := el("path", attr("d", glyphs[s]))
 	if s == health.StateStalled {
-		shape = h("path", at("d", glyphs[s]), at("fill-rule", "evenodd"))
+		shape = el("path", attr("d", glyphs[s]), attr("fill-rule", "evenodd"))
 	}
-	return h("svg.glyph", at("viewBox", "0 0 16 16"), at("aria-hidden", "true"), shape)
+	return el("svg.glyph", attr("viewBox", "0 0 16 16"), attr("aria-hidden", "true"), shape)
 }
 
 // state is a state as glyph, word and colour.
-func state(s health.State) *element {
-	return h("span.state."+hue(s), glyph(s), " ", h("b", s.Word()))
+func state(s health.State) *element { return mark(s, s.Word()) }
+
+// mark is a word with the glyph and the colour of a state.
+func mark(s health.State, word string) *element {
+	return el("span.state."+hue(s), glyph(s), " ", el("b", word))
 }
 
 // hue is the class of a state's colour. A pause is a wish, no trouble.
@@ -111,4 +100,31 @@ func hue(s health.State) string {
 		return "late"
 	}
 	return "bad"
+}
+
+func unknown(f float32) bool { return math.IsNaN(float64(f)) }
+
+// sentence ends a text as a sentence.
+func sentence(text string) string {
+	if text = foreign(text, 2000); strings.HasSuffix(text, ".") {
+		return text
+	}
+	return text + "."
+}
+
+// printable keeps the lines of a text.
+func printable(text []byte, most int) string {
+	lines := strings.Split(string(text[:min(len(text), most)]), "\n")
+	for i := range lines {
+		lines[i] = foreign(strings.ReplaceAll(lines[i], "\t", "    "), most)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// oldest is how long what was written at a time has waited when the report was made.
+func oldest(r *health.Report, written time.Time) any {
+	if written.IsZero() {
+		return el("span.none", "–")
+	}
+	return moment(written, printed.Span(r.At.Sub(written)))
 }

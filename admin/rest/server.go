@@ -22,6 +22,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/find"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/internal/sse"
 )
 
 // Options configure the API. DB and Access are required.
@@ -88,13 +89,15 @@ func (c Caller) may(role verbs.Role, v verbs.Verb, params any) bool {
 const (
 	maxBody    = 1 << 20
 	maxRunning = 32 // verbs at once
+	// answerTimeout is for a client to take an answer.
+	answerTimeout = 10 * time.Second
 )
 
 // API is the handler. It is safe for concurrent use.
 type API struct {
 	options Options
 	handler http.Handler
-	stream  *stream
+	hub     *sse.Hub // of the stream of the status
 	running chan struct{}
 }
 
@@ -117,7 +120,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 		options.MaskHeader = MaskHeaders(CredentialHeaders())
 	}
 	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
-	a := &API{options: options, stream: newStream(options.ViewerDB), running: make(chan struct{}, maxRunning)}
+	a := &API{options: options, hub: sse.NewHub(), running: make(chan struct{}, maxRunning)}
 	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, refusal{http.StatusForbidden, "the request comes from another site"})
@@ -131,7 +134,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	mux.HandleFunc("GET /api/v1/openapi.json", a.authenticated(func(w http.ResponseWriter, _ *http.Request, _ Caller) {
 		write(w, http.StatusOK, "application/json", json.RawMessage(description))
 	}))
-	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream.serve))
+	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream))
 	for _, v := range table {
 		methods[v.Path()] = v.Method()
 		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) {
@@ -153,7 +156,7 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 }
 
 // Close ends the streams, so that a server can be shut down.
-func (a *API) Close() { a.stream.close() }
+func (a *API) Close() { a.hub.Close() }
 
 // ServeHTTP refuses what comes from another site in a browser, and serves the rest.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -220,7 +223,7 @@ func (a *API) verb(w http.ResponseWriter, r *http.Request, c Caller, v verbs.Ver
 func ExtendDeadlines(w http.ResponseWriter, v verbs.Verb) {
 	control := http.NewResponseController(w)
 	// not every server has them
-	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+frameTimeout))
+	_, _ = control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(v.Timeout+answerTimeout))
 }
 
 // errBusy refuses a verb for a moment.

@@ -23,6 +23,7 @@ import (
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
+	"github.com/pgoutbox/outbox/internal/sse"
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
@@ -68,7 +69,7 @@ func setup(t *testing.T, change func(*Options, []verbs.Verb)) *server {
 	}
 	s.Server = httptest.NewUnstartedServer(s.api)
 	// Shorter than the pause of a stream: streams and verbs have bounds of their own.
-	s.Config.ReadTimeout, s.Config.WriteTimeout = streamPause*9/10, streamPause*9/10
+	s.Config.ReadTimeout, s.Config.WriteTimeout = sse.Pause*9/10, sse.Pause*9/10
 	s.Start()
 	t.Cleanup(func() {
 		s.api.Close()
@@ -532,15 +533,9 @@ func TestTheStatusIsStreamedToManyFromOneLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The limit, and the end. A place that is free again would be given to the one too many.
-	await.Until(t, "both have left", func() bool {
-		s.api.stream.mu.Lock()
-		defer s.api.stream.mu.Unlock()
-		return len(s.api.stream.clients) == 0
-	})
-	for range maxStreams {
-		if s.api.stream.join() == nil {
-			break
-		}
+	await.Until(t, "both have left", func() bool { return len(s.api.hub.Keys()) == 0 })
+	for range sse.MaxClients {
+		open()
 	}
 	if status, body := s.ask("vera", "GET", "/api/v1/status/stream", ""); status != http.StatusTooManyRequests {
 		t.Errorf("one stream too many: %d %s", status, body)

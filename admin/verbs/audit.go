@@ -2,7 +2,12 @@ package verbs
 
 import (
 	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
 
 	"github.com/pgoutbox/outbox/admin"
 )
@@ -27,5 +32,15 @@ func audit() Verb {
 		f := admin.AuditFilter{Actor: p.Actor, Verb: p.Verb, Destination: p.Destination, Since: p.Since, Before: p.Before,
 			Limit: p.Limit}
 		return admin.Audit(ctx, db, f)
+	}, func(p Audit, entries []admin.AuditEntry) sheet.Parts {
+		return listPage("What people did", "nobody has changed anything", entries, func(e admin.AuditEntry) sheet.Row {
+			return sheet.Of("ID", sheet.ID(e.ID), "When", sheet.Clock(e.At), "By", e.Actor, "Verb", e.Verb,
+				"Destination", sheet.Destination(e.Destination), "Reason", sheet.Note(e.Reason), "Details", sheet.Code(compact(e.Detail)))
+		}, p.Limit, "before", func(e admin.AuditEntry) string { return strconv.FormatInt(e.ID, 10) })
 	})
+}
+
+// compact is an object of JSON without quotation marks and its outer braces.
+func compact(text json.RawMessage) string {
+	return strings.TrimSuffix(strings.TrimPrefix(strings.ReplaceAll(string(text), `"`, ""), "{"), "}")
 }

@@ -32,7 +32,7 @@ func TestEveryStatementOfAVerbIsBoundedByTheServerAndTheVerbByItsContext(t *test
 			defer func() { _ = tx.Rollback(ctx) }()
 			err = tx.QueryRow(ctx, "SHOW statement_timeout").Scan(&bound)
 			return bound, err
-		})
+		}, nil)
 	if bound, err := v.Run(t.Context(), conn, "", v.New()); err != nil || bound != "12345ms" {
 		t.Errorf("%v, %v", bound, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgoutbox/outbox/admin/sheet"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/health"
 )
@@ -20,7 +22,7 @@ type Check struct {
 	DeadCritical    int64    `json:"dead_critical,omitempty" min:"0" help:"critical from this many new dead letters on"`
 }
 
-func check() Verb {
+func checkStatus() Verb {
 	return reads(Verb{
 		Name:    "check",
 		Timeout: 10 * time.Second, // of which a monitoring system has as much, or little more
@@ -44,6 +46,8 @@ With -o prometheus the numbers are printed as the relay's port has them, for a c
 		}
 		c := p.Of(r)
 		return &c, nil
+	}, func(_ Check, c *health.Checked) sheet.Parts {
+		return sheet.Parts{sheet.Line(c.Result.String() + ": " + c.Text)}
 	})
 }
 

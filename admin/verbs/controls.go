@@ -2,7 +2,11 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/jobs"
@@ -34,7 +38,22 @@ outbox grows for as long as the pause lasts.`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Pause) (admin.Control, error) {
 		return admin.Pause(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key},
 			admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
+	}, texts[Pause, admin.Control]{
+		done: func(c admin.Control) string {
+			return "paused " + c.Target.String() + " " + endText(c) + "; relays obey within about a second"
+		},
+		preview: func(c admin.Control) sheet.Parts {
+			return sheet.Parts{sheet.Line(c.Target.String() + ", " + endText(c))}
+		},
 	})
+}
+
+// endText is when a control ends.
+func endText(c admin.Control) string {
+	if c.Until.IsZero() {
+		return "until it is ended"
+	}
+	return "until " + c.Until.Local().Format(time.DateTime)
 }
 
 // Resume are the parameters of "resume".
@@ -64,6 +83,14 @@ per key, beginning within about a second.`,
   outbox resume kafka --all`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Resume) ([]admin.Control, error) {
 		return admin.Resume(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, p.All, action)
+	}, texts[Resume, []admin.Control]{
+		done: func(ended []admin.Control) string {
+			return lines(ended, func(c admin.Control) string {
+				return fmt.Sprintf("resumed %s, which %s had paused %s", c.Target, c.Actor, printed.Ago(time.Now(), c.Since))
+			})
+		},
+		preview: func(found []admin.Control) sheet.Parts { return sheet.Parts{ControlTable(found)} },
+		asks:    func(Resume) bool { return false },
 	})
 }
 
@@ -78,6 +105,7 @@ type Retry struct {
 func retry() Verb {
 	return changes(Verb{
 		Name:  "retry",
+		Lists: true,
 		Short: "Try again at once what has failed and waits for its next attempt",
 		Long: `After the cause is cured: the keys need not wait until their time comes. Relays notice within about five seconds.
 The attempt counts like any other: what fails again waits longer, and after the last attempt it is a dead letter.
@@ -89,6 +117,17 @@ relay has the times in memory.`,
   outbox retry kafka --key customer-42`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Retry) (jobs.Retried, error) {
 		return jobs.Retry(ctx, db, admin.Target{Destination: p.Destination, Topic: p.Topic, Key: p.Key}, action)
+	}, texts[Retry, jobs.Retried]{
+		done: func(r jobs.Retried) string {
+			text := fmt.Sprintf("%d keys of %s are due; relays notice within about five seconds", r.Keys, r.Destination)
+			if r.More {
+				text += "; there may be more: run it again"
+			}
+			return text
+		},
+		preview: func(r jobs.Retried) sheet.Parts {
+			return sheet.Parts{sheet.Line(fmt.Sprintf("%d keys of %s wait for their next attempt", r.Keys, r.Target))}
+		},
 	})
 }
 
@@ -112,7 +151,19 @@ holds as well: the lower one counts.`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Throttle) (admin.Control, error) {
 		return admin.Throttle(ctx, db, p.Destination, float64(p.Rate),
 			admin.ControlOptions{For: time.Duration(p.For), Unseen: p.Unseen}, action)
+	}, texts[Throttle, admin.Control]{
+		done:    func(c admin.Control) string { return rateText(c) + "; relays obey within about a second" },
+		preview: func(c admin.Control) sheet.Parts { return sheet.Parts{sheet.Line(rateText(c))} },
+		asks:    func(p Throttle) bool { return p.Rate > 0 },
 	})
+}
+
+// rateText is the bound on a destination's rate.
+func rateText(c admin.Control) string {
+	if c.Rate == 0 {
+		return c.Destination + " is bound by its configuration alone"
+	}
+	return fmt.Sprintf("%s gets at most %v messages a second %s", c.Destination, c.Rate, endText(c))
 }
 
 // Controls are the parameters of "controls".
@@ -126,5 +177,21 @@ func controls() Verb {
 		Short: "List what is paused or throttled, by whom and until when",
 	}, func(ctx context.Context, db admin.DB, p Controls) ([]admin.Control, error) {
 		return admin.Controls(ctx, db, p.Destination)
+	}, func(_ Controls, all []admin.Control) sheet.Parts { return sheet.Parts{ControlTable(all)} })
+}
+
+// ControlTable lists pauses and bounds.
+func ControlTable(all []admin.Control) sheet.Table {
+	return sheet.List("Controls", "nothing is paused or throttled", all, func(c admin.Control) sheet.Row {
+		rate := "paused"
+		if c.Rate > 0 {
+			rate = fmt.Sprintf("%v/s", c.Rate)
+		}
+		row := sheet.Of("Destination", sheet.Destination(c.Destination), "Topic", c.Topic, "Key", sheet.Key(c.Key), "Rate", rate,
+			"Since", c.Since, "Until", sheet.Clock(c.Until), "By", c.Actor, "Reason", sheet.Note(c.Reason))
+		if c.Rate > 0 {
+			return row.Can("throttle", "End it", "destination", c.Destination, "rate", "0")
+		}
+		return row.Can("resume", "Resume", "destination", c.Destination, "topic", c.Topic, "key", c.Key)
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgoutbox/outbox/internal/printed"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/destinations"
 	"github.com/pgoutbox/outbox/admin/health"
@@ -22,6 +24,7 @@ type Rebase struct {
 func rebase() Verb {
 	return changes(Verb{
 		Name:  "rebase",
+		Cost:  "All writers and relays have to be stopped",
 		Short: "Make cursors usable after a dump was restored or the cluster was replaced",
 		Long: `A cursor says in transaction ids what was delivered. In another cluster (a restored dump, a logical replica
 that was promoted, pg_upgrade) these mean something else, and relays refuse the cursor. Rebasing holds what
@@ -52,7 +55,14 @@ Stop all writers and relays first. Run it as the owner of the outbox's tables.`,
 			err = fmt.Errorf("%w: run it as the owner of the outbox's tables", err)
 		}
 		return done, err
-	})
+	}, texts[Rebase, []destinations.Rebased]{done: func(done []destinations.Rebased) string {
+		if len(done) == 0 {
+			return "nothing to do: the cursor is of this cluster"
+		}
+		return lines(done, func(d destinations.Rebased) string {
+			return "rebased " + d.Destination + ": " + printed.Many(d.Held, "message", "messages") + " to be delivered"
+		})
+	}})
 }
 
 // Handover are the parameters of "handover".
@@ -84,6 +94,7 @@ type HandedOver struct {
 func handover() Verb {
 	return changes(Verb{
 		Name:  "handover",
+		Cost:  "A slot that is read no more is dropped",
 		Short: "Have a running relay read the write-ahead log, or the table, from now on",
 		Long: `A destination whose relays are configured with replication: can be read by polling the table for a while, and
 from the write-ahead log again, while messages flow: nothing is lost, repeated or out of order by it.
@@ -113,5 +124,8 @@ The command ends when it is done. If it ends earlier, the relay goes on with it 
 			err = fmt.Errorf("not done after %v: %v", p.Timeout, err) // not %w: the database may be well
 		}
 		return HandedOver{p.Destination, p.To, time.Since(began).Seconds()}, err
+	}, texts[Handover, HandedOver]{
+		done: func(h HandedOver) string { return h.Destination + " is read by " + h.To },
+		asks: func(p Handover) bool { return p.To != destinations.ByLog }, // nothing is lost by it
 	})
 }

@@ -3,9 +3,14 @@ package verbs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -110,7 +115,33 @@ func deadList() Verb {
 		s, _ := p.selection(nil) // checked
 		page, _ := p.page()
 		return find.DeadLetters(ctx, db, s, page)
+	}, func(p DeadList, letters []find.DeadLetter) sheet.Parts {
+		return listPage("Dead letters", "all that was committed has been delivered, or is on its way", letters, p.row, p.Limit, "after",
+			func(l find.DeadLetter) string { return fmt.Sprintf("%s:%d:%s", l.Destination, l.Position, l.MessageID) })
 	})
+}
+
+// row describes a dead letter, or a blocked message, of a list.
+func (f Filter) row(l find.DeadLetter) sheet.Row {
+	id := l.MessageID.String()
+	row := sheet.Of("Message", sheet.To(l.MessageID, "dead show", f.names(l)...), "Position", sheet.ID(l.Position),
+		route, sheet.Route(l.Topic, l.Destination), "Key", sheet.Key(l.Key), "Cause", l.Reason, "Attempts", l.Attempts, "Set aside", l.At,
+		"Known to", l.AcknowledgedBy, "Error", sheet.Error(l.Error))
+	if f.Blocked {
+		row.Cells[4] = sheet.Cell{Title: "Behind", Value: l.Behind}
+		row.Cells = slices.Delete(row.Cells, 7, 8)
+	}
+	row.Pick = id
+	return row
+}
+
+// names are the parameters of verbs about one dead letter, or one blocked message.
+func (f Filter) names(l find.DeadLetter) []string {
+	params := []string{"ids", l.MessageID.String(), "destination", l.Destination}
+	if f.Blocked {
+		params = append(params, "blocked", "true")
+	}
+	return params
 }
 
 func deadGroup() Verb {
@@ -124,7 +155,26 @@ other commands: --group. AGAIN counts those that were requeued before, and faile
 	}, func(ctx context.Context, db admin.DB, p Filter) (find.DeadGroups, error) {
 		s, _ := p.selection(nil) // checked
 		return find.GroupDead(ctx, db, s)
+	}, func(_ Filter, found find.DeadGroups) sheet.Parts {
+		parts := sheet.Parts{sheet.List("Groups of dead letters", "all that was committed has been delivered, or is on its way",
+			found.Groups, groupRow)}
+		if len(found.Groups) > 0 {
+			text := printed.Many(len(found.Groups), "group", "groups") + ", " + printed.Many(found.Looked, "message", "messages")
+			if found.Partial {
+				text += ", and there are more: select fewer"
+			}
+			parts = append(parts, sheet.Hint(text))
+		}
+		return parts
 	})
+}
+
+func groupRow(g find.DeadGroup) sheet.Row {
+	group := []string{"group", g.Fingerprint, "destination", g.Destination, "topic", g.Topic}
+	return sheet.Of("Group", sheet.To(g.Fingerprint, "dead ls", group...), "Cause", sheet.Mark{State: health.StateDead, Word: g.Reason},
+		route, sheet.Route(g.Topic, g.Destination), "Messages", g.Messages, "New", g.New, "Again", g.Again, "First", g.First,
+		"Last", g.Last, "Error of the last", sheet.Error(g.Error)).
+		Can("dead requeue", "Requeue…", group...).Can("dead ack", "Acknowledge…", group...).Can("dead discard", "Discard…", group...)
 }
 
 func (f *Filter) check() error {
@@ -167,7 +217,46 @@ func deadShow() Verb {
 			err = fmt.Errorf("%w: no %s has the id %s: list them with: outbox dead ls", admin.ErrNotFound, kind, strings.Join(p.IDs, ", "))
 		}
 		return letters, err
+	}, func(p DeadShow, letters []find.DeadLetter) (parts sheet.Parts) {
+		for _, l := range letters {
+			parts = append(parts, p.letter(l)...)
+		}
+		return parts
 	})
+}
+
+// letter describes a dead letter, or a blocked message, in full.
+func (p DeadShow) letter(l find.DeadLetter) sheet.Parts {
+	id := l.MessageID.String()
+	about := sheet.Of("Message", sheet.To(l.MessageID, "messages show", "message", id), "Position", sheet.ID(l.Position),
+		"Destination", sheet.Destination(l.Destination), "Topic", l.Topic, "Key", sheet.Key(l.Key),
+		"Aggregate", strings.TrimSpace(l.AggregateType+" "+l.AggregateID), "Event type", l.EventType, "Content type", l.ContentType,
+		"Group", sheet.To(l.Fingerprint, "dead ls", "group", l.Fingerprint)).
+		Can("dead requeue", "Requeue…", p.names(l)...).Can("dead discard", "Discard…", p.names(l)...)
+	if p.Blocked {
+		about.Cells = append(about.Cells, sheet.Cell{Title: "Behind it", Value: l.Behind})
+	} else {
+		about = about.Can("dead ack", "Acknowledge…", p.names(l)...).Can("dead edit", "Edit…", "message", id, "destination", l.Destination)
+	}
+	life := sheet.Life{{At: l.CreatedAt, What: "written"}, {At: l.At, What: l.Reason, Wrong: true,
+		Text: sheet.Error(printed.Many(l.Attempts, "attempt", "attempts") + ": " + l.Error)}}
+	if l.Deaths > 1 {
+		life = append(life, sheet.Step{What: "again", Wrong: true, Text: "died " + printed.Many(l.Deaths, "time", "times")})
+	}
+	if !l.AcknowledgedAt.IsZero() {
+		life = append(life, sheet.Step{At: l.AcknowledgedAt, What: "acknowledged", Text: "by " + l.AcknowledgedBy})
+	}
+	parts := append(sheet.Parts{sheet.Head(l.Topic + " → " + l.Destination), sheet.Facts(about)}, edits(l)...)
+	return append(parts, life, sheet.Block{Title: "Headers", Text: l.Headers}, payload(p.Payload, l.Payload))
+}
+
+// edits are the differences of a dead letter from its original.
+func edits(l find.DeadLetter) sheet.Parts {
+	changes := l.Changes()
+	if l.Original != nil && len(changes) == 0 {
+		return sheet.Parts{sheet.Hint("It was edited; what you may see of it is as it was written")}
+	}
+	return sheet.Parts{sheet.Changes(changes)}
 }
 
 // DeadAct are the parameters of the verbs that act on dead letters.
@@ -176,6 +265,11 @@ type DeadAct struct {
 	Filter
 	Max int64 `json:"max,omitempty" default:"100000" min:"1" help:"refuse to act on more"`
 	Bulk
+}
+
+// Start makes the parameters start the job that a dry run has listed.
+func (p *DeadAct) Start(job jobs.Job) {
+	*p = DeadAct{Filter: Filter{Destination: job.Destination}, Max: p.Max, Bulk: p.listed(job)}
 }
 
 func (p *DeadAct) check() error {
@@ -192,6 +286,7 @@ func (p *DeadAct) check() error {
 
 // actOnDead completes a verb that acts on dead letters.
 func actOnDead(v Verb, verb jobs.BulkVerb) Verb {
+	v.Lists = true
 	v.Long += `
 
 ` + bulkHelp
@@ -203,12 +298,13 @@ func actOnDead(v Verb, verb jobs.BulkVerb) Verb {
 		s.All, s.Discarded = p.All, s.Discarded || verb == jobs.BulkRestore
 		job, err := jobs.Start(ctx, db, verb, s, p.options(p.Max), action)
 		return p.begun(ctx, db, action, job, err)
-	})
+	}, jobTexts[DeadAct](v))
 }
 
 func deadAck() Verb {
 	return actOnDead(Verb{
 		Name:  "dead ack",
+		Cost:  "They stay where they are; the verdict speaks of them no more",
 		Short: "Say that you know of dead letters",
 		Long: `outbox status speaks of dead letters until they are acknowledged. Acknowledged ones stay where they are, to be
 requeued or discarded later; one that dies again is new again.`,
@@ -218,6 +314,7 @@ requeued or discarded later; one that dies again is new again.`,
 func deadRequeue() Verb {
 	return actOnDead(Verb{
 		Name:  "dead requeue",
+		Cost:  "They are sent again, in order among themselves. What was delivered after them stays delivered, so consumers see them late",
 		Short: "Deliver dead letters again",
 		Long: `Dead letters are sent again, in order among themselves, with no attempt counted. What was delivered after
 them stays delivered: consumers that need a key's order see them late. With --blocked, messages that keep
@@ -229,6 +326,7 @@ their keys held are tried again, and what waits behind them follows.`,
 func deadDiscard() Verb {
 	return actOnDead(Verb{
 		Name:  "dead discard",
+		Cost:  "They go to the trash, from which they can be restored for a day. After that they are gone",
 		Short: "Give dead letters up",
 		Long: `Dead letters go to the trash, which keeps them for a day: outbox dead ls --discarded lists it, outbox dead restore and
 outbox jobs undo bring them back. With --blocked, messages that keep their keys held go there, and what waits behind

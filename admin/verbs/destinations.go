@@ -2,6 +2,10 @@ package verbs
 
 import (
 	"context"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/destinations"
@@ -18,6 +22,8 @@ func destinationsList() Verb {
 			return nil, err
 		}
 		return r.Destinations, nil
+	}, func(_ struct{}, all []health.Destination) sheet.Parts {
+		return DestinationParts(&health.Report{At: time.Now(), Destinations: all})
 	})
 }
 
@@ -30,6 +36,8 @@ type DestinationsMove struct {
 func destinationsMove() Verb {
 	return changes(Verb{
 		Name:  "destinations move",
+		Cost:  "What the old broker has got isn't sent again",
+		Lists: true,
 		Short: "Let a destination deliver to another broker than before",
 		Long: `A relay refuses to deliver to another broker than the one that its destination was delivered to: a second relay
 with a wrong address sends nothing there. If the destination is to move, as to a new cluster, give its relays
@@ -43,7 +51,19 @@ to the new broker.`,
   outbox destinations move kafka --reason "the new cluster"`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsMove) (destinations.Moved, error) {
 		return destinations.Move(ctx, db, p.Destination, action)
+	}, texts[DestinationsMove, destinations.Moved]{
+		done: func(m destinations.Moved) string { return "moved " + m.Destination + " to " + newBroker(m) },
+		preview: func(m destinations.Moved) sheet.Parts {
+			return sheet.Parts{sheet.Facts(sheet.Of("Destination", m.Destination, "From", strings.Join(m.From, ", "), "To", newBroker(m)))}
+		},
 	})
+}
+
+func newBroker(m destinations.Moved) string {
+	if len(m.To) == 0 {
+		return "the broker that the next relay has"
+	}
+	return strings.Join(m.To, ", ")
 }
 
 // DestinationsDrop are the parameters of "destinations drop".
@@ -55,6 +75,8 @@ type DestinationsDrop struct {
 func destinationsDrop() Verb {
 	return changes(Verb{
 		Name:  "destinations drop",
+		Cost:  "It does not come back",
+		Lists: true,
 		Short: "Remove a destination with its cursor, held messages and dead letters",
 		Long: `A destination that no relay serves any more keeps the outbox from being emptied. Dropping it removes its
 cursor, its held messages and its dead letters; what it has not delivered, it never will. It is refused
@@ -65,5 +87,11 @@ A destination that comes back under the name later begins with everything that i
   outbox destinations drop old-kafka --reason "moved to the new cluster"`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p DestinationsDrop) (destinations.Dropped, error) {
 		return destinations.Drop(ctx, db, p.Destination, action)
+	}, texts[DestinationsDrop, destinations.Dropped]{
+		done: func(d destinations.Dropped) string { return "dropped " + d.Destination },
+		preview: func(d destinations.Dropped) sheet.Parts {
+			return sheet.Parts{sheet.Facts(sheet.Of("Destination", d.Destination, "Cursors", d.Cursors, "Undelivered", d.Pending,
+				"Held", d.Holds, "Dead", d.DeadLetters))}
+		},
 	})
 }

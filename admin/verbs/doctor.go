@@ -2,7 +2,13 @@ package verbs
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -29,6 +35,12 @@ itself. It reads no row then.`,
   outbox doctor --table p2p.transaction_outbox -o json`,
 	}, func(ctx context.Context, db admin.DB, _ struct{}) (*health.Examination, error) {
 		return health.Examine(ctx, db)
+	}, func(_ struct{}, e *health.Examination) sheet.Parts {
+		about := "the database could not be asked"
+		if e.Server != "" {
+			about = fmt.Sprintf("database %s, PostgreSQL %s, schema %d", e.Database, e.Server, e.Schema)
+		}
+		return sheet.Parts{sheet.Line(about), sheet.Findings(e.Symptoms), sheet.Line("in order: " + strings.Join(e.Well, ", "))}
 	})
 }
 
@@ -44,6 +56,7 @@ type Canary struct {
 func canary() Verb {
 	return changes(Verb{
 		Name:  "canary",
+		Cost:  "The topic's consumers get it",
 		Wide:  true,
 		Short: "Send a message the whole way, and say when each destination has settled it",
 		Long: `Writes an ordinary message with the event type outbox.canary, and waits until the relays have settled it: until the
@@ -53,7 +66,22 @@ topic of its own, or one whose consumers ignore that event type. The role needs 
   outbox canary orders --key canary --destination kafka --wait 20s -o json`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p Canary) (health.Canary, error) {
 		return health.SendCanary(ctx, db, p.Topic, p.Key, p.Destination, min(time.Duration(p.Wait), 20*time.Second), action)
+	}, texts[Canary, health.Canary]{done: arrived})
+}
+
+// arrived is where a canary was settled.
+func arrived(c health.Canary) string {
+	if c.MessageID == "" {
+		return "a message could be written to topic " + c.Topic
+	}
+	settled := lines(slices.Sorted(maps.Keys(c.Settled)), func(name string) string {
+		return fmt.Sprintf("%s settled it after %v", name, c.Settled[name])
 	})
+	failed := lines(slices.Sorted(maps.Keys(c.Failed)), func(name string) string {
+		return name + " could not deliver it: " + c.Failed[name]
+	})
+	waiting := lines(c.Waiting, func(name string) string { return name + " has not come to it" })
+	return strings.TrimSpace(settled + "\n" + failed + "\n" + waiting)
 }
 
 func (c *Canary) check() error {

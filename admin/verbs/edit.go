@@ -3,7 +3,11 @@ package verbs
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"strings"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/shell"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/find"
@@ -87,6 +91,7 @@ func (p *DeadEdit) edit() (e jobs.Edit, err error) {
 func deadEdit() Verb {
 	return changes(Verb{
 		Name:  "dead edit",
+		Lists: true,
 		Short: "Change a dead letter, and keep its original",
 		Long: `It stays a dead letter: outbox dead requeue sends it. What it was before its first edit is kept until it is
 delivered; outbox dead show has the difference, and --restore takes all edits back. The message id, the key and the
@@ -106,5 +111,18 @@ is masked, without showing it.`,
 			return nil, err
 		}
 		return []find.DeadLetter{letter}, nil
+	}, texts[DeadEdit, []find.DeadLetter]{
+		done: func(letters []find.DeadLetter) string {
+			return lines(letters, func(l find.DeadLetter) string {
+				return fmt.Sprintf("edited %s; send it by: outbox dead requeue %s --destination %s", l.MessageID,
+					l.MessageID, shell.Word(l.Destination))
+			})
+		},
+		preview: func(letters []find.DeadLetter) (parts sheet.Parts) {
+			for _, l := range letters {
+				parts = append(append(parts, sheet.Facts(sheet.Of("Message", l.MessageID, "Destination", l.Destination))), edits(l)...)
+			}
+			return parts
+		},
 	})
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"strings"
 
+	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/sheet"
+
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/find"
 )
@@ -17,7 +20,7 @@ type Holds struct {
 	After       string `json:"after,omitempty" help:"go on after this DESTINATION/LANE"`
 }
 
-func holds() Verb {
+func holdsList() Verb {
 	return reads(Verb{
 		Name:  "holds",
 		Short: "List keys whose messages are set aside, and what they wait for",
@@ -29,5 +32,29 @@ delivery time is still to come, or when an operator has to decide (blocked). Wha
 		f := find.HoldFilter{Destination: p.Destination, Key: p.Key, Blocked: p.Blocked, Limit: p.Limit}
 		f.AfterDestination, f.AfterLane, _ = strings.Cut(p.After, "/")
 		return find.Holds(ctx, db, f)
+	}, func(p Holds, lanes []find.HeldLane) sheet.Parts {
+		return listPage("Keys that wait", "nothing is retried, delayed, paused or blocked", lanes, laneRow, p.Limit, "after",
+			func(l find.HeldLane) string { return l.Destination + "/" + l.Lane })
 	})
+}
+
+func laneRow(l find.HeldLane) sheet.Row {
+	id := l.MessageID.String()
+	first, next := sheet.To(l.MessageID, "messages show", "message", id), any(l.Due)
+	if l.MessageID.IsZero() {
+		first = nil
+	}
+	if l.Blocked {
+		next = sheet.Mark{State: health.StateBlocked, Word: "blocked"}
+	}
+	row := sheet.Of("Key", sheet.Key(l.Lane), "First", first, route, sheet.Route(l.Topic, l.Destination), "Messages", l.Messages,
+		"Attempts", l.Attempts, "Since", l.Since, "Next try", next, "Error", sheet.Error(l.Error))
+	if l.Blocked {
+		return row.Can("dead requeue", "Try again…", "blocked", "true", "ids", id, "destination", l.Destination).
+			Can("dead discard", "Discard…", "blocked", "true", "ids", id, "destination", l.Destination)
+	}
+	if l.Error != "" {
+		row = row.Can("retry", "Try now…", "destination", l.Destination, "key", l.Lane)
+	}
+	return row.Can("pause", "Pause…", "destination", l.Destination, "key", l.Lane)
 }

@@ -3,7 +3,11 @@ package verbs
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/jobs"
@@ -30,6 +34,79 @@ func (b Bulk) options(most int64) jobs.Options {
 		o.Delay = 0
 	}
 	return o
+}
+
+// listed are the parameters that start the job which a dry run has listed.
+func (b Bulk) listed(job jobs.Job) Bulk {
+	return Bulk{Job: job.ID, Rate: b.Rate, Now: b.Now, Intent: b.Intent}
+}
+
+// jobTexts describe a verb that is a job.
+func jobTexts[P any](v Verb) texts[P, jobs.Job] {
+	return texts[P, jobs.Job]{
+		done: func(job jobs.Job) string { return outcome(v, job) },
+		preview: func(job jobs.Job) sheet.Parts {
+			if job.Total == 0 {
+				return sheet.Parts{sheet.Hint("nothing matches: somebody was faster, or it was delivered")}
+			}
+			parts := sheet.Parts{sheet.List("What it would change", "", job.Groups, jobGroupRow)}
+			for _, text := range []string{job.Note, fmt.Sprintf("listed as job %d, for an hour", job.ID)} {
+				if text != "" {
+					parts = append(parts, sheet.Hint(text))
+				}
+			}
+			return parts
+		},
+	}
+}
+
+func jobGroupRow(g jobs.JobGroup) sheet.Row {
+	return sheet.Of("Messages", g.N, route, sheet.Route(g.Topic, g.Destination), "Cause", g.Reason)
+}
+
+// past are the verbs of jobs that have ended.
+var past = map[jobs.BulkVerb]string{jobs.BulkRequeue: "requeued", jobs.BulkDiscard: "discarded", jobs.BulkAcknowledge: "acknowledged",
+	jobs.BulkRestore: "restored", jobs.BulkReplay: "replayed"}
+
+// outcome is what a job has done, or when it will.
+func outcome(v Verb, job jobs.Job) string {
+	text := past[job.Verb] + " " + printed.Many(job.Done, "message", "messages")
+	switch {
+	case job.State == jobs.Waiting:
+		return fmt.Sprintf("%s: %s, as job %d, which begins in %s", v.Label(), printed.Many(job.Total, "message", "messages"), job.ID,
+			printed.Span(time.Until(job.Next).Round(time.Second)))
+	case job.State == jobs.Undone:
+		text = fmt.Sprintf("job %d was undone", job.ID)
+	case job.Ended.IsZero() && job.ID > 0:
+		return state(job)
+	case job.State == jobs.Stopped:
+		text += fmt.Sprintf("; the rest, %s, was stopped", printed.Number(job.Left))
+	}
+	if job.Skipped > 0 {
+		text += fmt.Sprintf("; %s were left as they are", printed.Number(job.Skipped))
+	}
+	if job.Note != "" {
+		text += ": " + job.Note
+	}
+	return text
+}
+
+// state is how a job stands.
+func state(job jobs.Job) string {
+	return fmt.Sprintf("job %d is %s: %s", job.ID, job.State, Progress(job))
+}
+
+// Progress is how far a job is.
+func Progress(job jobs.Job) string {
+	text := fmt.Sprintf("%s of %s", printed.Number(job.Done), printed.Number(job.Total))
+	if job.Skipped > 0 {
+		text += fmt.Sprintf(", %s skipped", printed.Number(job.Skipped))
+	}
+	if job.State == jobs.Running && job.PerSecond > 0 {
+		text += fmt.Sprintf(", %.0f a second, %s left", job.PerSecond,
+			printed.Span(time.Duration(job.Remaining*float64(time.Second)).Round(time.Second)))
+	}
+	return text
 }
 
 // begun carries a job out for a moment if it is to begin at once.
@@ -59,6 +136,13 @@ stopped, undone.`,
   outbox jobs ls -o jsonl | jq 'select(.skipped > 0)'`,
 	}, func(ctx context.Context, db admin.DB, p JobsList) ([]jobs.Job, error) {
 		return jobs.List(ctx, db, jobs.Filter{Destination: p.Destination, Unfinished: p.Unfinished, Before: p.Before, Limit: p.Limit})
+	}, func(p JobsList, all []jobs.Job) sheet.Parts {
+		return listPage("Jobs", "nobody has begun one", all, func(j jobs.Job) sheet.Row {
+			return sheet.Of("Job", sheet.To(sheet.ID(j.ID), "jobs show", "id", strconv.FormatInt(j.ID, 10)), "Verb", string(j.Verb),
+				"State", j.State, "Done", j.Done, "Skipped", j.Skipped, "Left", j.Left,
+				"Destination", sheet.Destination(j.Destination), "By", j.Actor,
+				"Listed", j.Planned, "Reason", sheet.Note(j.Reason))
+		}, p.Limit, "before", func(j jobs.Job) string { return strconv.FormatInt(j.ID, 10) })
 	})
 }
 
@@ -74,6 +158,20 @@ func jobsShow() Verb {
 		Example: `  outbox jobs show 118`,
 	}, func(ctx context.Context, db admin.DB, p JobShow) (jobs.JobDetail, error) {
 		return jobs.Show(ctx, db, p.ID)
+	}, func(_ JobShow, d jobs.JobDetail) sheet.Parts {
+		sample := sheet.Series{Between: ", "}
+		for _, m := range d.Sample {
+			sample.Values = append(sample.Values, sheet.To(m.MessageID, "messages show", "message", m.MessageID.String()))
+		}
+		about := sheet.Of("Job", sheet.ID(d.ID), "Verb", string(d.Verb), "State", d.State, "Progress", Progress(d.Job), "Note", d.Note,
+			"To", sheet.Destination(d.To), "Selection", sheet.Code(d.Selection), "By", d.Actor, "Reason", sheet.Note(d.Reason),
+			"Listed", sheet.Clock(d.Planned), "Started", sheet.Clock(d.Started), "Ended", sheet.Clock(d.Ended), "Such as", sample)
+		id := []string{"id", strconv.FormatInt(d.ID, 10), "destination", d.Destination}
+		if d.Ended.IsZero() {
+			about = about.Can("jobs stop", "Stop…", id...)
+		}
+		return sheet.Parts{sheet.Facts(about.Can("jobs undo", "Undo…", id...)),
+			sheet.List("What it is about", "", d.Groups, jobGroupRow)}
 	})
 }
 
@@ -92,7 +190,7 @@ func jobsStop() Verb {
 		Example: `  outbox jobs stop 118 --reason "they fail again"`,
 	}, func(ctx context.Context, db admin.DB, action admin.Action, p JobAct) (jobs.Job, error) {
 		return jobs.Stop(ctx, db, p.ID, p.Destination, action)
-	})
+	}, jobState[JobAct]())
 }
 
 func jobsUndo() Verb {
@@ -109,7 +207,7 @@ called back.`,
 			return jobs.Run(ctx, db, p.ID, 5*time.Second)
 		}
 		return job, err
-	})
+	}, jobState[JobAct]())
 }
 
 // JobRun are the parameters of "jobs run".
@@ -136,5 +234,10 @@ Any number may work on a job at once.`,
 			return d.Job, err
 		}
 		return jobs.Run(ctx, db, p.ID, min(time.Duration(p.For), 25*time.Second))
-	})
+	}, jobState[JobRun]())
+}
+
+// jobState describes a verb that acts on a job.
+func jobState[P any]() texts[P, jobs.Job] {
+	return texts[P, jobs.Job]{done: state, asks: func(P) bool { return false }}
 }

@@ -2,8 +2,12 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin"
@@ -81,7 +85,28 @@ index. By topic, header and time alone one message after the other is looked at,
 	}, func(ctx context.Context, db admin.DB, p MessagesFind) (find.FoundMessages, error) {
 		s, _ := p.search() // checked
 		return find.Messages(ctx, db, s)
+	}, func(_ MessagesFind, found find.FoundMessages) sheet.Parts {
+		looked := fmt.Sprintf("%s in %d of %s looked at in %s", printed.Many(found.Looked, "message", "messages"), found.Segments,
+			printed.Many(found.Of, "segment", "segments"), printed.Span(time.Duration(found.Seconds*float64(time.Second))))
+		parts := sheet.Parts{sheet.List("Messages", "", found.Messages, func(m find.Message) sheet.Row {
+			return sheet.Of("Message", sheet.To(m.MessageID, "messages show", "message", m.MessageID.String()),
+				"Position", sheet.ID(m.Position), "Transaction", m.Transaction, "Segment", segment(m.Segment),
+				"Topic", m.Topic, "Key", sheet.Key(m.Key),
+				"Event type", m.EventType, "Written", m.CreatedAt)
+		}), sheet.Hint(looked)}
+		if found.Next != "" {
+			parts = append(parts, sheet.More{Param: "after", Value: found.Next})
+		}
+		return parts
 	})
+}
+
+// segment is where a message is.
+func segment(n int) any {
+	if n < 0 {
+		return "emptied"
+	}
+	return sheet.ID(n)
 }
 
 // MessagesShow are the parameters of "messages show".
@@ -109,5 +134,76 @@ track_commit_timestamp.`,
 	}, func(ctx context.Context, db admin.DB, p MessagesShow) ([]find.MessageLife, error) {
 		id, _ := outbox.ParseID(p.Message) // checked
 		return find.ShowMessage(ctx, db, id, p.Payload)
+	}, func(p MessagesShow, lives []find.MessageLife) (parts sheet.Parts) {
+		for _, m := range lives {
+			parts = append(parts, p.life(m)...)
+		}
+		return parts
 	})
+}
+
+// life describes a message, and what became of it.
+func (p MessagesShow) life(m find.MessageLife) sheet.Parts {
+	title := m.Topic
+	if m.Key != "" {
+		title += ", key " + m.Key
+	}
+	transaction := m.Transaction
+	if transaction == "" {
+		transaction = "unknown: its segment has been emptied"
+	}
+	life := sheet.Life{{At: m.CreatedAt, What: "written", Text: "by transaction " + transaction}}
+	if !m.CommittedAt.IsZero() {
+		life = append(life, sheet.Step{At: m.CommittedAt, What: "committed"})
+	}
+	if !m.DeliverAt.IsZero() {
+		life = append(life, sheet.Step{At: m.DeliverAt, What: "to be delivered"})
+	}
+	passed := false
+	for _, a := range m.Destinations {
+		life = append(life, arrival(m.MessageID.String(), a))
+		passed = passed || a.State == find.StatePassed
+	}
+	parts := sheet.Parts{sheet.Head(title), life, sheet.Facts(sheet.Of("Message", m.MessageID, "Position", sheet.ID(m.Position),
+		"Transaction", transaction, "Segment", segment(m.Segment), "Topic", m.Topic, "Key", sheet.Key(m.Key),
+		"Aggregate", strings.TrimSpace(m.AggregateType+" "+m.AggregateID), "Event type", m.EventType,
+		"Content type", m.ContentType, "Trace", sheet.Code(m.TraceID))),
+		sheet.Block{Title: "Headers", Text: m.Headers}, payload(p.Payload, m.Payload)}
+	if passed {
+		parts = append(parts, sheet.Hint("Passed: it was delivered, or the destination didn't select it, or an "+
+			"operator discarded it: what the destination selected at that time isn't recorded"))
+	}
+	return parts
+}
+
+// arrival describes what became of a message at a destination.
+func arrival(id string, a find.Arrival) sheet.Step {
+	at := []any{sheet.Destination(a.Destination)}
+	if a.Attempts > 0 {
+		at = append(at, printed.Many(a.Attempts, "attempt", "attempts"))
+	}
+	if !a.Due.IsZero() {
+		at = append(at, sheet.Series{Between: " ", Values: []any{"tried again", a.Due}})
+	}
+	if a.Error != "" {
+		at = append(at, sheet.Error(a.Error))
+	}
+	step := sheet.Step{At: a.Since, What: a.State, Text: sheet.Series{Between: ", ", Values: at}}
+	switch a.State {
+	case find.StateDead:
+		step.Wrong, step.What = true, sheet.To(a.State, "dead show", "ids", id, "destination", a.Destination)
+	case find.StateHeld, find.StateBlocked:
+		step.Wrong = true
+	case find.StatePassed, find.StateDelivered, find.StateDiscarded:
+		step.Acts = []sheet.Act{{Verb: "replay", Label: "Send once more…", Params: []string{"ids", id, "destination", a.Destination}}}
+	}
+	return step
+}
+
+// payload is a message's, if it was asked for.
+func payload(asked bool, text []byte) sheet.Block {
+	if asked && text == nil {
+		text = []byte("NULL")
+	}
+	return sheet.Block{Title: "Payload", Text: text}
 }

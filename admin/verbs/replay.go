@@ -22,6 +22,11 @@ type Replay struct {
 	Archived *jobs.Archived `json:"-"`
 }
 
+// Start makes the parameters start the job that a dry run has listed.
+func (p *Replay) Start(job jobs.Job) {
+	*p = Replay{Destination: p.Destination, To: p.To, Max: p.Max, Bulk: p.listed(job), Archived: p.Archived}
+}
+
 func (p *Replay) check() error {
 	f, err := p.filter("ids", p.IDs...)
 	switch {
@@ -34,9 +39,11 @@ func (p *Replay) check() error {
 	return err
 }
 
-func replay() Verb {
-	return changes(Verb{
+func replayMessages() Verb {
+	v := Verb{
 		Name:  "replay",
+		Lists: true,
+		Cost:  "They are sent as they were, in order per key among themselves. Those that wait, are held or dead are left as they are",
 		Short: "Send once more what a destination has got",
 		Long: `Messages that the destination has passed are sent to it once more, or to another one with --to, from the segments
 that are still there: a segment is emptied when every destination has passed it. They are what they were, with the same
@@ -57,7 +64,8 @@ with --job goes on. What is as new as something that a destination has not passe
   outbox replay --destination kafka --to warehouse --topic orders --rate 200
   outbox replay --destination kafka --archive /var/lib/outbox/archive --since 2026-05-01T12:00:00Z --until 2026-05-01T13:00:00Z`,
 		Timeout: 5 * time.Minute, // it may look at all that is there
-	}, func(ctx context.Context, db admin.DB, action admin.Action, p Replay) (jobs.Job, error) {
+	}
+	return changes(v, func(ctx context.Context, db admin.DB, action admin.Action, p Replay) (jobs.Job, error) {
 		f, _ := p.filter("ids", p.IDs...) // checked
 		r := jobs.Replay{Destination: p.Destination, To: p.To, Messages: f, All: p.All}
 		if p.Archived != nil {
@@ -65,5 +73,5 @@ with --job goes on. What is as new as something that a destination has not passe
 		}
 		job, err := jobs.StartReplay(ctx, db, r, p.options(p.Max), action)
 		return p.begun(ctx, db, action, job, err)
-	})
+	}, jobTexts[Replay](v))
 }

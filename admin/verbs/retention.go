@@ -2,6 +2,10 @@ package verbs
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
 
 	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/health"
@@ -22,5 +26,19 @@ outbox destinations drop removes one that nobody serves any more. How many messa
   outbox retention -o json`,
 	}, func(ctx context.Context, db admin.DB, _ struct{}) ([]health.RetainedSegment, error) {
 		return health.Retention(ctx, db)
+	}, func(_ struct{}, segments []health.RetainedSegment) sheet.Parts {
+		var total, needed int64
+		for _, s := range segments {
+			if total += s.Bytes; len(s.NeededBy) > 0 {
+				needed += s.Bytes
+			}
+		}
+		return sheet.Parts{sheet.Hint(fmt.Sprintf("The outbox has %s, of which %s are needed by somebody",
+			printed.Bytes(total), printed.Bytes(needed))),
+			sheet.List("Segments", "", segments, func(s health.RetainedSegment) sheet.Row {
+				return sheet.Of("Segment", sheet.Code(s.Name), "Size", sheet.Bytes(s.Bytes),
+					"Messages", admin.Count{N: s.Messages, Estimated: true},
+					"Oldest", sheet.Clock(s.Oldest), "Needed by", sheet.Destinations(s.NeededBy), "Emptied", s.Emptied())
+			})}
 	})
 }

@@ -1,6 +1,14 @@
 package verbs
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgoutbox/outbox/admin/sheet"
+	"github.com/pgoutbox/outbox/internal/printed"
+
 	"context"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -30,5 +38,129 @@ a line that counts the states and names the worst. One that can't be asked is un
   outbox status --exit-code && deploy`,
 	}, func(ctx context.Context, db admin.DB, _ struct{}) (*health.Report, error) {
 		return health.Status(ctx, db)
+	}, func(_ struct{}, r *health.Report) sheet.Parts {
+		parts := sheet.Parts{sheet.Verdict{Verdict: r.Verdict}}
+		if r.Database != "" {
+			parts = append(parts, sheet.Line("database "+r.Database+" at "+r.At.Local().Format(time.DateTime)))
+		}
+		if len(r.Destinations) > 0 {
+			parts = append(parts, DestinationParts(r)...)
+		}
+		for _, t := range []sheet.Table{SlotTable(r), relayTable(r.Relays), segmentTable(r), OpenTable(r)} {
+			if len(t.Rows) > 0 {
+				parts = append(parts, t)
+			}
+		}
+		if len(r.Unselected) > 0 {
+			parts = append(parts, sheet.List("Selected by no destination", "", r.Unselected, func(u health.Unselected) sheet.Row {
+				return sheet.Of("Selected by no destination", u.Topic, "Messages", u.Messages, "Latest", u.Last,
+					"Event type", sheet.Key(u.EventType), "Seen by", u.Relay)
+			}), sheet.Line("add these topics to a destination's topics or filter, or drop them by a rule to say that this is meant"))
+		}
+		return parts
+	})
+}
+
+// DestinationParts describes the destinations, and what is wrong with them that the verdict doesn't say.
+func DestinationParts(r *health.Report) sheet.Parts {
+	const empty = "a destination appears when a relay first delivers to it"
+	t := sheet.List("Destinations", empty, r.Destinations, func(d health.Destination) sheet.Row {
+		return groupCells(r, d, health.Group{}, true)
+	})
+	t.Rows = nil
+	for _, d := range r.Destinations {
+		for i, g := range d.Groups {
+			t.Rows = append(t.Rows, groupCells(r, d, g, i == 0))
+		}
+		if len(d.Groups) == 0 {
+			t.Rows = append(t.Rows, groupCells(r, d, health.Group{}, true))
+		}
+	}
+	parts := sheet.Parts{t}
+	// What is written already isn't written again.
+	written := []string{r.Verdict.Cause}
+	write := func(text, cause string) {
+		if cause != "" && !slices.ContainsFunc(written, func(s string) bool { return strings.Contains(s, cause) }) {
+			written, parts = append(written, text), append(parts, sheet.Line(text))
+		}
+	}
+	for _, f := range r.Verdict.Causes()[1:] { // one line for one cause
+		write(health.Verdict{Finding: f, At: r.At}.String(), f.Cause)
+	}
+	for _, d := range r.Destinations {
+		write(d.Name+": "+d.Verdict.Cause, d.Verdict.Cause)
+		if d.Table != nil && len(d.Table.Untold) > 0 {
+			untold := strings.Join(d.Table.Untold, "; ")
+			write(fmt.Sprintf("%s: can't be told of table %s: %s", d.Name, d.Table.Name, untold), untold)
+		}
+		for _, g := range d.Groups {
+			if !g.Recovered() {
+				write(fmt.Sprintf("%s: last error %s: %s", d.Name, printed.Ago(r.At, g.LastErrorAt), g.LastError), g.LastError)
+			}
+		}
+	}
+	return parts
+}
+
+// groupCells describes a shard group of a destination. What belongs to the destination as a whole is in its first row.
+func groupCells(r *health.Report, d health.Destination, g health.Group, first bool) sheet.Row {
+	name, oldest, lease := d.Name, d.Oldest, "none"
+	if g.Groups > 1 {
+		name, oldest = fmt.Sprintf("%s %d/%d", d.Name, g.Group, g.Groups), g.Oldest
+	}
+	switch {
+	case g.Live && d.Table != nil:
+		lease = "its sessions"
+	case g.Live:
+		lease = printed.Span(g.LeaseUntil.Sub(r.At)) + " left"
+	}
+	row := sheet.Of("Destination", sheet.To(name, "destinations ls", "name", d.Name),
+		"State", sheet.Mark{State: d.Verdict.State, Word: d.Verdict.Words()},
+		"Owner", g.Owner, "Epoch", sheet.ID(g.Epoch), "Lease", lease, "Pending", g.Pending, "Oldest", oldest,
+		"Held", "", "Blocked", "", "Dead", "", "Delivered", "")
+	if first {
+		for i, value := range []any{d.Held.Messages, d.Held.Blocked, d.Dead.Messages, d.Delivered} {
+			row.Cells[7+i].Value = value
+		}
+	}
+	return row
+}
+
+// segmentTable lists the segments that have messages. An empty one has its index.
+func segmentTable(r *health.Report) sheet.Table {
+	used := slices.DeleteFunc(slices.Clone(r.Segments), func(s health.Segment) bool { return len(s.NeededBy) == 0 && s.Bytes < 64<<10 })
+	return sheet.List("Segments", "", used, func(s health.Segment) sheet.Row {
+		return sheet.Of("Segment", sheet.Code(s.Name), "Size", sheet.Bytes(s.Bytes), "Needed by", sheet.Destinations(s.NeededBy))
+	})
+}
+
+// OpenTable lists the transactions that may have written messages and have not ended.
+func OpenTable(r *health.Report) sheet.Table {
+	return sheet.List("Open transactions", "none has been open for long", r.Open, func(o health.OpenTransaction) sheet.Row {
+		id := fmt.Sprintf("pid %d", o.PID)
+		if o.Prepared != "" {
+			id, o.State = o.Prepared, "prepared"
+		}
+		return sheet.Of("Open transaction", id, "Since", o.Since, "User", o.User, "Application", o.Application, "State", o.State,
+			"Query", sheet.Code(o.Query))
+	})
+}
+
+// SlotTable lists how destinations read the write-ahead log.
+func SlotTable(r *health.Report) sheet.Table {
+	read := slices.DeleteFunc(slices.Clone(r.Destinations), func(d health.Destination) bool { return d.Slot == nil })
+	return sheet.List("Replication slots", "", read, func(d health.Destination) sheet.Row {
+		s, by, lost := d.Slot, "the log", ""
+		if s == nil {
+			s = &health.Slot{}
+		}
+		if s.Position == "" {
+			by = "the table"
+		}
+		if !s.LostAt.IsZero() && s.Position == "" { // otherwise there is another one
+			lost = printed.Ago(r.At, s.LostAt) + ": " + s.LostReason
+		}
+		return sheet.Of("Destination", sheet.Destination(d.Name), "Read by", by, "Slot", sheet.Code(s.Name), "Position", s.Position,
+			"WAL", s.Status, "Kept", sheet.Bytes(s.Kept), "Lost", sheet.Error(lost))
 	})
 }

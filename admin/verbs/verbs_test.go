@@ -64,7 +64,7 @@ func TestParametersAreReadCheckedAndWrittenByTheirTags(t *testing.T) {
 		Own   func()    `json:"-"`
 		Intent
 	}
-	v := changes[all, struct{}](Verb{Name: "v"}, nil)
+	v := changes[all, struct{}](Verb{Name: "v"}, nil, texts[all, struct{}]{})
 	set := func(pairs ...string) (*all, error) {
 		p := v.New()
 		for i := 0; i < len(pairs); i += 2 {

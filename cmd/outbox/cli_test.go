@@ -62,7 +62,7 @@ func TestStatusSaysWhatToDo(t *testing.T) {
 	d.outbox("destinations", "drop", "kafka-2", "--yes").want(exitNotFound, "no such destination")
 	d.exec(`UPDATE outbox.cursors SET lease_until = now()`)
 	d.outbox("destinations", "drop", "kafka").want(exitUsage, "--yes")
-	d.outbox("destinations", "drop", "kafka", "--dry-run").want(exitOK, "UNDELIVERED")
+	d.outbox("destinations", "drop", "kafka", "--dry-run").want(exitOK, "undelivered")
 	d.outbox("destinations", "drop", "kafka", "--yes", "--reason", "moved", "--actor", "anna").want(exitOK, "dropped kafka")
 	if n := d.int(`SELECT count(*) FROM outbox.audit WHERE actor = 'anna' AND reason = 'moved' AND verb = 'drop_destination'`); n != 1 {
 		t.Errorf("%d audit rows", n)

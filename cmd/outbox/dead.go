@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
@@ -40,11 +39,4 @@ func (a *app) readInput(file string) ([]byte, error) {
 		return io.ReadAll(a.Stdin)
 	}
 	return os.ReadFile(file)
-}
-
-// chooseListed replaces the filter by the job that has listed what it selects.
-func chooseListed(params, found any) {
-	p, job := params.(*verbs.DeadAct), found.(jobs.Job)
-	*p = verbs.DeadAct{Filter: verbs.Filter{Destination: job.Destination}, Max: p.Max,
-		Bulk: verbs.Bulk{Job: job.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}}
 }

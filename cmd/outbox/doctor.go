@@ -98,7 +98,7 @@ func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, stric
 		}
 		all = append(all, report.Examined{Name: found.Name, Examination: e})
 	}
-	if err := report.Doctor(a.Streams, out, all); err != nil {
+	if err := report.Doctor(a.Streams, out, v, all); err != nil {
 		return err
 	}
 	if strict && faults > 0 {

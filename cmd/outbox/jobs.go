@@ -7,7 +7,6 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -31,7 +30,7 @@ func (a *app) follow(ctx context.Context, runner session.Runner, actor string, r
 			return nil, fmt.Errorf("%w: job %d is not done; a relay goes on with it, or: outbox jobs run %d", err, job.ID, job.ID)
 		}
 		if job = next.(jobs.Job); job.Ended.IsZero() && job.Done+job.Skipped > 0 {
-			fmt.Fprintln(a.Stderr, draw.Progress(job))
+			fmt.Fprintln(a.Stderr, verbs.Progress(job))
 		}
 	}
 	return job, nil

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgoutbox/outbox/admin/jobs"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
@@ -30,18 +29,13 @@ func (a *app) replayCommand(v verbs.Verb) *cobra.Command {
 			params.(*verbs.Replay).Archived = from
 			return err
 		},
-		choose: func(params, found any) {
-			p, job := params.(*verbs.Replay), found.(jobs.Job)
-			*p = verbs.Replay{Destination: p.Destination, To: p.To, Max: p.Max,
-				Bulk: verbs.Bulk{Job: job.ID, Rate: p.Rate, Now: p.Now, Intent: p.Intent}, Archived: p.Archived}
-		},
 		follow: func(ctx context.Context, runner session.Runner, actor string, result any) (any, error) {
 			job := result.(jobs.Job)
 			if from == nil || job.ID == 0 {
 				return a.follow(ctx, runner, actor, result)
 			}
 			job, err := jobs.FeedReplay(ctx, runner.(session.Direct).Conn, job.ID, *from,
-				func(job jobs.Job) { fmt.Fprintln(a.Stderr, draw.Progress(job)) })
+				func(job jobs.Job) { fmt.Fprintln(a.Stderr, verbs.Progress(job)) })
 			if err != nil {
 				id := result.(jobs.Job).ID
 				err = fmt.Errorf("%w: the rest of job %d is not sent: give this command once more with --job %d, or: outbox jobs stop %d",

@@ -9,8 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pgoutbox/outbox/admin/jobs"
+	"github.com/pgoutbox/outbox/admin/sheet"
 	"github.com/pgoutbox/outbox/admin/verbs"
-	"github.com/pgoutbox/outbox/cmd/internal/draw"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
@@ -30,8 +31,8 @@ type special struct {
 	// run, if not nil, runs the verb on all databases and prints the results, in place of all that follows.
 	run func(ctx context.Context, params any, out output.Format) error
 
-	// choose makes the parameters select what a dry run has found, and nothing else.
-	choose func(params, found any)
+	// judge, if not nil, says what is wrong with a result that was printed.
+	judge func(result any) error
 
 	// follow, if not nil, stays with what was begun, and returns what became of it.
 	follow func(ctx context.Context, runner session.Runner, actor string, result any) (any, error)
@@ -86,10 +87,6 @@ func (a *app) verb(v verbs.Verb, own special) *cobra.Command {
 	if v.Result().Kind() != reflect.Slice {
 		choices = choices[:2]
 	}
-	view := draw.Views()[v.Name]
-	if view.Write == nil {
-		choices = choices[1:]
-	}
 	if own.formats != nil {
 		choices = own.formats
 	}
@@ -107,7 +104,7 @@ func (a *app) verb(v verbs.Verb, own special) *cobra.Command {
 		case own.run != nil:
 			err = own.run(cmd.Context(), params, out)
 		default:
-			err = a.run(cmd.Context(), v, view, own, params, c, out)
+			err = a.run(cmd.Context(), v, own, params, c, out)
 		}
 		return asUsage(v, err)
 	}
@@ -185,8 +182,7 @@ func (f *paramFlag) Set(text string) error {
 func (f *paramFlag) Type() string { return strings.ToLower(f.param.Type.Name()) }
 
 // run runs a verb, and prints its result. What an operator changes is shown and confirmed before.
-func (a *app) run(ctx context.Context, v verbs.Verb, view draw.View, own special, params any, c session.Confirmation,
-	out output.Format) error {
+func (a *app) run(ctx context.Context, v verbs.Verb, own special, params any, c session.Confirmation, out output.Format) error {
 	if c.Actor != "" && a.Server() != "" {
 		return exit.Usagef("--actor is given, and the audit of a server has your login")
 	}
@@ -198,7 +194,7 @@ func (a *app) run(ctx context.Context, v verbs.Verb, view draw.View, own special
 	actor := a.Actor(c)
 	run := func() (any, error) { return runner.Run(ctx, v, actor, params) }
 	if v.Role == verbs.Operator {
-		if proceed, err := a.confirm(v, view, own, params, c, out, run); !proceed || err != nil {
+		if proceed, err := a.confirm(v, params, c, out, run); !proceed || err != nil {
 			return err
 		}
 	}
@@ -209,49 +205,48 @@ func (a *app) run(ctx context.Context, v verbs.Verb, view draw.View, own special
 	if err != nil {
 		return err
 	}
-	return a.print(view, out, params, result)
+	err = a.print(out, result, func() sheet.Parts { return v.Show(params, result) })
+	if err == nil && own.judge != nil && out == output.AsTable {
+		err = own.judge(result)
+	}
+	return err
 }
 
 // confirm shows what would be changed, and asks. It reports whether to go on.
-func (a *app) confirm(v verbs.Verb, view draw.View, own special, params any, c session.Confirmation, out output.Format,
+func (a *app) confirm(v verbs.Verb, params any, c session.Confirmation, out output.Format,
 	run func() (any, error)) (proceed bool, err error) {
 	intent := verbs.IntentOf(params)
-	var found any
-	if dry := intent.DryRun; dry || view.Preview != nil {
+	question := v.Question(params, nil)
+	if dry := intent.DryRun; dry || v.Lists {
 		intent.DryRun = true
-		if found, err = run(); err != nil {
+		found, err := run()
+		if err != nil {
 			return false, err
 		}
 		intent.DryRun = false
-		if view.Preview != nil && out == output.AsTable {
-			if err := view.Preview(a.Streams, params, found); err != nil {
-				return false, err
-			}
-		} else if dry {
-			return false, a.print(view, out, params, found)
+		n, counted := verbs.Count(found)
+		ends := dry || counted && n == 0
+		if ends || out == output.AsTable {
+			err = a.print(out, found, func() sheet.Parts { return v.Preview(params, found) })
 		}
-		if dry {
-			return false, nil
+		if ends || err != nil {
+			return false, err
 		}
+		question = v.Question(params, found)
+		if listed, ok := params.(interface{ Start(job jobs.Job) }); ok {
+			listed.Start(found.(jobs.Job))
+		}
+	} else if v.Cost != "" {
+		question = v.Cost + ". " + question
 	}
-	question, proceed := strings.ToUpper(v.Name[:1])+v.Name[1:]+"?", true
-	if view.Question != nil {
-		question, proceed = view.Question(params, found)
+	if !v.Asks(params) {
+		return true, nil
 	}
-	if own.choose != nil {
-		own.choose(params, found)
-	}
-	switch {
-	case !proceed && out != output.AsTable:
-		return false, a.print(view, out, params, found)
-	case !proceed || question == "":
-		return proceed, nil
-	}
-	return true, a.Confirm(c, question)
+	return true, a.Confirm(c, output.Clean(question))
 }
 
 // print prints the result of a verb.
-func (a *app) print(view draw.View, out output.Format, params, result any) error {
+func (a *app) print(out output.Format, result any, show func() sheet.Parts) error {
 	switch out {
 	case output.AsJSON:
 		return output.JSON(a.Stdout, result)
@@ -264,5 +259,5 @@ func (a *app) print(view draw.View, out output.Format, params, result any) error
 		}
 		return nil
 	}
-	return view.Write(a.Streams, params, result)
+	return a.Draw(show(), a.Colours(a.Stdout))
 }

@@ -32,6 +32,7 @@ var directions = map[string][]string{
 	"internal/headers":  {""},
 	"internal/template": {""},
 	"internal/settings": {}, // every room completes and checks its configurations with it
+	"internal/sse":      {},
 	"internal/sqlstate": {}, // every room may read the server's codes
 	"internal/shell":    {}, // every room may print a command
 	"internal/value":    {}, // every room may read a value from text
@@ -60,12 +61,14 @@ var directions = map[string][]string{
 	"admin/jobs":         {"", "schema", "mapping", "admin", "admin/find", "internal/headers"},
 	"admin/health":       {"", "schema", "mapping", "admin", "admin/jobs", "internal/brokers", "internal/printed"},
 	"admin/destinations": {"schema", "admin", "admin/jobs", "admin/health", "internal/cursors"},
-	"admin/verbs":        {"", "admin", "admin/find", "admin/jobs", "admin/health", "admin/destinations"},
-	"admin/rest":         {"schema", "admin", "admin/find", "admin/jobs", "admin/verbs", "route"},
+	"admin/sheet":        {"admin/find", "admin/health"},
+	"admin/verbs": {"", "schema", "admin", "admin/find", "admin/jobs", "admin/health", "admin/destinations", "admin/sheet",
+		"internal/printed"},
+	"admin/rest": {"schema", "admin", "admin/find", "admin/jobs", "admin/verbs", "route", "internal/sse"},
 	// what the tests of those rooms share
 	"admin/internal/admintest": {"", "schema", "mapping", "route", "internal", "internal/testdb"},
-	"console": {"", "admin", "admin/find", "admin/jobs", "admin/health", "admin/verbs", "admin/rest", "relay",
-		"internal/printed"},
+	"console": {"", "admin", "admin/find", "admin/jobs", "admin/health", "admin/sheet", "admin/verbs", "admin/rest", "relay",
+		"internal/printed", "internal/sse"},
 	"inbox":           {"", "schema", "relay", "internal/printed"},
 	"inbox/inboxtest": {"", "inbox"},
 	"outboxtest":      {"", "schema", "internal/headers"},
@@ -109,7 +112,7 @@ var directions = map[string][]string{
 	"cmd": {"", "schema", "mapping", "relay",
 		"relay/polling", "relay/registration", "relay/retention", "relay/unselected", "relay/mapped", "relay/replication",
 		"admin", "admin/find", "admin/verify", "admin/jobs", "admin/health",
-		"admin/destinations", "admin/verbs", "admin/rest", "console", "inbox",
+		"admin/destinations", "admin/sheet", "admin/verbs", "admin/rest", "console", "inbox",
 		"inbox/inboxtest", "broker", "internal", "internal/brokers", "internal/dial", "internal/printed", "outboxtest", "route", "format",
 		"relay/around", "webhook", "oteloutbox"},
 	"oteloutbox": {"", "relay", "inbox", "internal/printed"},

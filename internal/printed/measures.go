@@ -44,6 +44,19 @@ func Span(d time.Duration) string {
 	return text
 }
 
+// Ago is where a moment is as seen from now: 5m ago, in 5s, now; "" for the zero time.
+func Ago(now, t time.Time) string {
+	switch {
+	case t.IsZero():
+		return ""
+	case t.After(now.Add(time.Second)):
+		return "in " + Span(t.Sub(now))
+	case now.Sub(t) < time.Second:
+		return "now"
+	}
+	return Span(now.Sub(t)) + " ago"
+}
+
 // whole returns a duration without the zero units at its end: 5m, not 5m0s.
 func whole(d time.Duration) string {
 	text := d.String()

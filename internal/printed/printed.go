@@ -15,25 +15,22 @@ import (
 const maxKey = 200
 
 // Key returns a key for a log line: at most its first 200 bytes, because a key may be any bytes.
-func Key(s string) string {
-	if len(s) > maxKey {
-		end := maxKey
-		for end > maxKey-utf8.UTFMax && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		return Text(s[:end]) + "…"
+func Key(s string) string { return Text(Cut(s, maxKey)) }
+
+// Cut is at most so many bytes of a text, with a mark where the rest would be. It splits no character.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
 	}
-	return Text(s)
+	end := most
+	for end > max(most-utf8.UTFMax, 0) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
 }
 
 // Short returns s, or its first 100 bytes if it is longer, for texts of errors that quote it.
-func Short(s string) string {
-	const most = 100
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+func Short(s string) string { return Cut(s, 100) }
 
 // Message returns a message's attributes for a log line: its id, topic and key, and its event type and trace if it has
 // them. They are copies, because a line may outlive the message's memory.

@@ -14,7 +14,7 @@ import (
 // pages are all pages of the console, with what makes them show something.
 var pages = []string{
 	"", "destination?name=billing", "destination?name=warehouse", "destination?name=mail&over=day", "destination?name=none",
-	"messages", "messages?topic=orders", "messages?key=none", "message?id=none",
+	"messages", "messages?topic=orders", "messages?key=none", "message?message=none",
 	"dead", "dead?destination=billing", "dead?topic=none", "letters?destination=billing", "keys", "keys?key=none",
 	"relays", "retention", "inbox", "audit", "doctor", "help", "verbs", "ask-dead-ls?destination=billing", "ask-status", "do-handover",
 	"do-dead-requeue?destination=billing", "do-dead-discard?destination=search-index",

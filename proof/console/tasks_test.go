@@ -37,7 +37,7 @@ var tasks = []task{
 	},
 	{
 		want:   "where the first message of a blocked key is, and what came before",
-		clicks: []string{`a[href="keys?destination=search-index"]`, `td a[href^="message?id="]`},
+		clicks: []string{`a[href="keys?destination=search-index"]`, `td a[href^="message?message="]`},
 		says:   []string{"written", "blocked", "search-index", "10 attempts", "422: schema 42 is unknown"},
 	},
 	{want: "what was written of late", clicks: []string{"Messages"}, says: []string{"looked at in", "orders", "k-"}},
@@ -58,14 +58,14 @@ var tasks = []task{
 	{
 		want:   "pause billing",
 		clicks: []string{"td a.name[href='destination?name=billing']", `a[href^="do-pause"]`, sure},
-		says:   []string{"Pause: billing."},
+		says:   []string{"Paused billing until it is ended"},
 		holds: `SELECT EXISTS (SELECT FROM outbox.controls WHERE destination = 'billing' AND rate IS NULL
 			AND actor = 'anna')`,
 	},
 	{
 		want:   "end the pause of mail",
 		clicks: []string{"td a.name[href='destination?name=mail']", `a[href^="do-resume"]`, sure},
-		says:   []string{"1 control ended"},
+		says:   []string{"Resumed mail"},
 		holds:  `SELECT NOT EXISTS (SELECT FROM outbox.controls WHERE destination = 'mail')`,
 	},
 	{want: "what people did", clicks: []string{"Audit"}, says: []string{"as agreed", "resume", "acknowledge"}},
@@ -198,7 +198,7 @@ func TestScriptInWhatIsShownRunsNowhere(t *testing.T) {
 	b.visit(w.base)
 	b.await(`document.body.textContent.includes("window.hacked")`)
 	letter := w.Value(`SELECT message_id::text FROM outbox.dead_letters WHERE id = 7`)
-	for _, path := range append([]string{"letter?id=" + letter, "letters?destination=billing"}, pages...) {
+	for _, path := range append([]string{"letter?ids=" + letter, "letters?destination=billing"}, pages...) {
 		b.visit(w.base + path)
 		var hacked bool
 		b.eval(`!!window.hacked || document.querySelectorAll("main img, main script").length > 0`, &hacked)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
-	"unicode/utf8"
 
 	"github.com/pgoutbox/outbox/internal/printed"
 )
@@ -13,10 +11,12 @@ import (
 // Table aligns columns.
 type Table struct{ w *tabwriter.Writer }
 
-// NewTable begins a table with a row, as a rule the columns' titles.
+// NewTable begins a table with a row, as a rule the columns' titles; without cells it has no row yet.
 func NewTable(w io.Writer, cells ...any) *Table {
 	t := &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
-	t.Row(cells...)
+	if len(cells) > 0 {
+		t.Row(cells...)
+	}
 	return t
 }
 
@@ -40,23 +40,4 @@ func Clean(s string) string {
 		return "-"
 	}
 	return printed.Text(s)
-}
-
-// ErrorWidth bounds an error in the last column of a table, in runes. The repair stands at its end.
-const ErrorWidth = 300
-
-// Short cuts s to n runes.
-func Short(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
-}
-
-// Ago is how long before now t was, "-" for the zero time.
-func Ago(now, t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return printed.Span(now.Sub(t))
 }

@@ -2,10 +2,10 @@ package report
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
@@ -16,7 +16,7 @@ type Examined struct {
 }
 
 // Doctor prints what the doctor found.
-func Doctor(to output.Streams, out output.Format, all []Examined) error {
+func Doctor(to output.Streams, out output.Format, v verbs.Verb, all []Examined) error {
 	if out == output.AsJSON && len(all) == 1 {
 		return output.JSON(to.Stdout, all[0].Examination)
 	}
@@ -27,25 +27,9 @@ func Doctor(to output.Streams, out output.Format, all []Examined) error {
 		if len(all) > 1 {
 			fmt.Fprintf(to.Stdout, "%s%s: ", strings.Repeat("\n", min(i, 1)), e.Name)
 		}
-		if err := writeExamination(to.Stdout, e.Examination); err != nil {
+		if err := to.Draw(v.Show(v.New(), e.Examination), false); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func writeExamination(w io.Writer, e *health.Examination) error {
-	if e.Server == "" {
-		fmt.Fprintln(w, "the database could not be asked")
-	} else {
-		fmt.Fprintf(w, "database %s, PostgreSQL %s, schema %d\n", output.Clean(e.Database), e.Server, e.Schema)
-	}
-	for _, s := range e.Symptoms {
-		fmt.Fprintf(w, "\n%s: %s: %s\n", strings.ToUpper(string(s.Weight)), output.Clean(s.About), output.Clean(s.Text))
-		if do := (health.Finding{Advice: s.Advice, Next: s.Repair}).Remedy(); do != "" {
-			fmt.Fprintf(w, "  repair: %s\n", output.Clean(do))
-		}
-	}
-	_, err := fmt.Fprintf(w, "\nin order: %s\n", output.Clean(strings.Join(e.Well, ", ")))
-	return err
 }

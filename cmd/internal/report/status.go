@@ -1,3 +1,4 @@
+// Package report prints what commands have found about a whole: a database, all of them, a table, the consumers.
 package report
 
 import (
@@ -7,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 )
 
@@ -49,7 +51,8 @@ func Status(to output.Streams, out output.Format, watch, colours bool, reports [
 		if len(reports) > 1 {
 			fmt.Fprintf(&b, "\n%s: ", r.Name)
 		}
-		if err := writeReport(&b, r.Report, colours); err != nil {
+		v := verbs.Status()
+		if err := (output.Streams{Stdout: &b, Stderr: &b}).Draw(v.Show(v.New(), r.Report), colours); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ func Verification(w io.Writer, v *verify.Verification) error {
 	}
 	t := output.NewTable(w, "FAULT", "MESSAGE ID", "POSITION", "TOPIC", "KEY", "NUMBER", "WRITTEN", "DETAIL")
 	row := func(fault string, m verify.Message, detail string) {
-		t.Row(fault, m.MessageID, m.Position, m.Topic, output.Short(m.Key, 40), m.Sequence,
+		t.Row(fault, m.MessageID, m.Position, m.Topic, printed.Cut(m.Key, 40), m.Sequence,
 			m.CreatedAt.Local().Format(time.DateTime), detail)
 	}
 	for _, m := range v.Missing.List {
@@ -39,7 +39,7 @@ func Verification(w io.Writer, v *verify.Verification) error {
 		row("inverted", m.Message, fmt.Sprintf("was applied before %s at %d", m.Before.MessageID, m.Before.Position))
 	}
 	for _, g := range v.Gaps.List {
-		t.Row("gap", "", "", g.Topic, output.Short(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
+		t.Row("gap", "", "", g.Topic, printed.Cut(g.Key, 40), fmt.Sprintf("%d-%d", g.First, g.Last), "",
 			"the consumer has not seen these numbers")
 	}
 	if err := t.Flush(); err != nil {
