@@ -58,10 +58,10 @@ type Consumer struct {
 	committing sync.Mutex
 
 	mu         sync.Mutex
-	partitions map[place]*partition
+	partitions map[topicPartition]*partition
 }
 
-type place struct {
+type topicPartition struct {
 	topic string
 	n     int32
 }
@@ -92,7 +92,7 @@ func NewConsumer(conn Config, cfg ConsumerConfig, handler consume.Handler) (*Con
 	if err := faults.Err(); err != nil {
 		return nil, fmt.Errorf("kafka: consumer: %w", err)
 	}
-	return &Consumer{broker: broker, cfg: cfg, engine: engine, partitions: map[place]*partition{}}, nil
+	return &Consumer{broker: broker, cfg: cfg, engine: engine, partitions: map[topicPartition]*partition{}}, nil
 }
 
 // Run consumes until ctx ends. Then it waits for running handlers, commits what is done, leaves the group and returns
@@ -163,7 +163,7 @@ func (c *Consumer) poll(ctx context.Context) error {
 		})
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 			if len(p.Records) > 0 {
-				c.partition(place{p.Topic, p.Partition}).add(p.Records, p.HighWatermark)
+				c.partition(topicPartition{p.Topic, p.Partition}).add(p.Records, p.HighWatermark)
 			}
 		})
 		c.client.AllowRebalance()
@@ -173,12 +173,12 @@ func (c *Consumer) poll(ctx context.Context) error {
 	return failed
 }
 
-func (c *Consumer) partition(at place) *partition {
+func (c *Consumer) partition(at topicPartition) *partition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.partitions[at]
 	if p == nil {
-		p = &partition{consumer: c, place: at, group: c.engine.Group(), limit: c.cfg.Handling.MaxInFlight}
+		p = &partition{consumer: c, id: at, group: c.engine.Group(), limit: c.cfg.Handling.MaxInFlight}
 		c.partitions[at] = p
 	}
 	return p
@@ -201,8 +201,8 @@ func (c *Consumer) remove(gone map[string][]int32) (all []*partition) {
 	defer c.mu.Unlock()
 	for topic, numbers := range gone {
 		for _, n := range numbers {
-			if p := c.partitions[place{topic, n}]; p != nil {
-				delete(c.partitions, p.place)
+			if p := c.partitions[topicPartition{topic, n}]; p != nil {
+				delete(c.partitions, p.id)
 				all = append(all, p)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 // the group.
 type partition struct {
 	consumer *Consumer
-	place    place
+	id       topicPartition
 	group    *lanes.Group
 	limit    int
 
@@ -123,9 +123,9 @@ func (p *partition) tellLag() {
 	}
 }
 
-func (p *partition) source() string { return fmt.Sprintf("%s/%d", p.place.topic, p.place.n) }
+func (p *partition) source() string { return fmt.Sprintf("%s/%d", p.id.topic, p.id.n) }
 
-func (p *partition) name() map[string][]int32 { return map[string][]int32{p.place.topic: {p.place.n}} }
+func (p *partition) name() map[string][]int32 { return map[string][]int32{p.id.topic: {p.id.n}} }
 
 // commit stores the partitions' offsets in the group. If that fails, a later commit covers them. The caller holds
 // committing.
@@ -134,10 +134,10 @@ func (c *Consumer) commit(ctx context.Context, all []*partition) {
 	for _, p := range all {
 		p.mu.Lock()
 		if p.next.Offset > p.committed {
-			if offsets[p.place.topic] == nil {
-				offsets[p.place.topic] = map[int32]kgo.EpochOffset{}
+			if offsets[p.id.topic] == nil {
+				offsets[p.id.topic] = map[int32]kgo.EpochOffset{}
 			}
-			offsets[p.place.topic][p.place.n] = p.next
+			offsets[p.id.topic][p.id.n] = p.next
 		}
 		p.mu.Unlock()
 	}
@@ -161,9 +161,9 @@ func (c *Consumer) commit(ctx context.Context, all []*partition) {
 							"topic", topic.Topic, "partition", one.Partition, "error", err)
 						continue
 					}
-					at := place{topic.Topic, one.Partition}
+					at := topicPartition{topic.Topic, one.Partition}
 					for _, p := range all {
-						if p.place == at {
+						if p.id == at {
 							p.mu.Lock()
 							p.committed = max(p.committed, offsets[at.topic][at.n].Offset)
 							p.mu.Unlock()

@@ -35,12 +35,12 @@ func (c *chunk) roomForMore(size int) bool {
 // wave: two scripts on two nodes, or a second script after the first has failed, would invert the key.
 type plan struct {
 	waves [][]*chunk
-	open  map[place]*chunk // scripts that take messages of new keys
+	open  map[scriptKey]*chunk // scripts that take messages of new keys
 	lanes map[string]*lane
 	of    []int // the lane of each message, 0 for none
 }
 
-type place struct {
+type scriptKey struct {
 	stream string
 	wave   int
 }
@@ -54,7 +54,7 @@ type lane struct {
 }
 
 func newPlan(n int) *plan {
-	return &plan{open: make(map[place]*chunk), lanes: make(map[string]*lane, n), of: make([]int, n)}
+	return &plan{open: make(map[scriptKey]*chunk), lanes: make(map[string]*lane, n), of: make([]int, n)}
 }
 
 // lane returns the lane of m, nil if it has no key.
@@ -74,7 +74,7 @@ func (p *plan) lane(m *outbox.Message) *lane {
 // add plans message i of that size.
 func (p *plan) add(i int32, l *lane, stream string, size int) {
 	if l == nil {
-		p.put(p.chunk(place{stream, 0}), i, size)
+		p.put(p.chunk(scriptKey{stream, 0}), i, size)
 		return
 	}
 	p.of[i] = l.number
@@ -82,7 +82,7 @@ func (p *plan) add(i int32, l *lane, stream string, size int) {
 		if l.last != nil {
 			l.wave++
 		}
-		l.last = p.chunk(place{stream, l.wave})
+		l.last = p.chunk(scriptKey{stream, l.wave})
 	}
 	p.put(l.last, i, size)
 }
@@ -93,16 +93,16 @@ func (p *plan) put(c *chunk, i int32, size int) {
 }
 
 // chunk returns the script that takes messages of new keys for that stream.
-func (p *plan) chunk(at place) *chunk {
-	c := p.open[at]
+func (p *plan) chunk(key scriptKey) *chunk {
+	c := p.open[key]
 	if c != nil && c.roomForNew() {
 		return c
 	}
-	c = &chunk{stream: at.stream, messages: make([]int32, 0, 32)}
-	p.open[at] = c
-	for len(p.waves) <= at.wave {
+	c = &chunk{stream: key.stream, messages: make([]int32, 0, 32)}
+	p.open[key] = c
+	for len(p.waves) <= key.wave {
 		p.waves = append(p.waves, nil)
 	}
-	p.waves[at.wave] = append(p.waves[at.wave], c)
+	p.waves[key.wave] = append(p.waves[key.wave], c)
 	return c
 }

@@ -104,8 +104,8 @@ type partName struct {
 // database stays before the first of these.
 type part struct {
 	name    partName
-	read    place
-	settled place
+	read    offset
+	settled offset
 	entries []partEntry // in order
 	moved   bool        // settled is not yet stored
 }
@@ -117,22 +117,22 @@ type refusedOffsets struct {
 	until time.Time // then they are tried again: a person has to repair something first
 }
 
-type place struct {
+type offset struct {
 	transaction string
 	id          int64
 }
 
 type partEntry struct {
-	place place
-	ref   uint64
-	done  bool
-	held  bool
+	offset offset
+	ref    uint64
+	done   bool
+	held   bool
 }
 
 // advance moves the offset over rows that are done.
 func (p *part) advance() {
 	for len(p.entries) > 0 && p.entries[0].done {
-		p.settled, p.moved = p.entries[0].place, true
+		p.settled, p.moved = p.entries[0].offset, true
 		p.entries = p.entries[1:]
 	}
 }
@@ -233,7 +233,7 @@ func (s *offsetSession) load(ctx context.Context, names []partName) error {
 			return fmt.Errorf("read offsets: %w", existing.Explain(err))
 		}
 		var name partName
-		var at place
+		var at offset
 		var foreign bool
 		_, err = pgx.ForEachRow(rows, []any{&name.topic, &name.partition, &at.transaction, &at.id, &foreign}, func() error {
 			if foreign {
@@ -334,8 +334,8 @@ func (s *offsetSession) read(ctx context.Context, size int) ([]relay.Delivery, e
 	defer s.mu.Unlock()
 	for i := range ds {
 		p := open[rows[i].Place-1]
-		p.read = place{rows[i].Token, ds[i].Position}
-		p.entries = append(p.entries, partEntry{place: p.read, ref: ds[i].Ref})
+		p.read = offset{rows[i].Token, ds[i].Position}
+		p.entries = append(p.entries, partEntry{offset: p.read, ref: ds[i].Ref})
 	}
 	return ds, nil
 }
@@ -385,7 +385,7 @@ func (s *offsetSession) refuseAhead(highest, drawn int64) error {
 }
 
 // errForeign is the error for numbers of transactions that this cluster has not reached.
-func (s *offsetSession) errForeign(name partName, at place) error {
+func (s *offsetSession) errForeign(name partName, at offset) error {
 	return outbox.Permanent(fmt.Errorf("topic %q and partition %d of table %s, or its offset %s/%d in %s, has the number of a transaction "+
 		"that has not begun in this cluster: its rows would not be delivered. They came by a dump from another cluster: "+
 		"docs/mapping.md, \"After a dump\", has the statements that renumber them",

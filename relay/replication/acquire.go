@@ -72,10 +72,10 @@ func (s *Source) start(ctx context.Context, table *polling.Table) (*session, err
 		return nil, err
 	}
 	defer dial.HangUp(conn)
-	if err := makePlace(ctx, conn, s.destination, s.cfg.Slot, s.cfg.Publication); err != nil {
+	if err := createSlotRow(ctx, conn, s.destination, s.cfg.Slot, s.cfg.Publication); err != nil {
 		return nil, err
 	}
-	p, err := readPlace(ctx, conn, s.destination)
+	p, err := readSlotRow(ctx, conn, s.destination)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (s *Source) start(ctx context.Context, table *polling.Table) (*session, err
 }
 
 // resume streams from the stored position.
-func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
+func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *slotRow) error {
 	var now string
 	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text, "+standbysSQL).Scan(&now, &s.standbys); err != nil {
 		return fmt.Errorf("ask where the log is: %w", err)
@@ -130,7 +130,7 @@ func (s *session) resume(ctx context.Context, conn *pgx.Conn, p *place) error {
 }
 
 // fallBack reads the table from the cursor until there is a new slot.
-func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *place, cause error) error {
+func (s *session) fallBack(ctx context.Context, conn *pgx.Conn, p *slotRow, cause error) error {
 	if s.mode == modeReplication {
 		if !p.there.slot {
 			if err := wal.RefuseFull(ctx, conn); err != nil {

@@ -18,14 +18,14 @@ const prefix = outbox.EmitPrefix
 
 // emittedOrder is the order of a logical message's fields after its fixed part. docs/replication.md documents it.
 func (c *columns) emittedOrder() []int {
-	place := make(map[string]int, len(c.names))
+	column := make(map[string]int, len(c.names))
 	for i, name := range c.names {
-		place[name] = i
+		column[name] = i
 	}
 	order := make([]int, 0, 10)
 	for _, name := range []string{"message_id", "topic", "key", "aggregate_type", "aggregate_id", "event_type", "payload",
 		"content_type", "headers", "deliver_at"} {
-		order = append(order, place[name])
+		order = append(order, column[name])
 	}
 	return order
 }
@@ -41,7 +41,7 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 	}
 	r.values[r.columns.id] = f.Take(8)
 	r.values[r.columns.createdAt] = f.Take(8)
-	for _, place := range order {
+	for _, column := range order {
 		n := int32(f.Uint32())
 		switch {
 		case f.Fault:
@@ -52,11 +52,11 @@ func (r *row) fillEmitted(order []int, content []byte) error {
 				if v == nil {
 					v = []byte{}
 				}
-				if binary := place == r.columns.messageID ||
-					place == r.columns.payload || place == r.columns.deliverAt; !binary && !isText(v, place == r.columns.headers) {
-					return fmt.Errorf("%w: its %s is not UTF-8, or has a NUL in it", errEmitted, r.columns.names[place])
+				if binary := column == r.columns.messageID ||
+					column == r.columns.payload || column == r.columns.deliverAt; !binary && !isText(v, column == r.columns.headers) {
+					return fmt.Errorf("%w: its %s is not UTF-8, or has a NUL in it", errEmitted, r.columns.names[column])
 				}
-				r.values[place] = v
+				r.values[column] = v
 			}
 		}
 	}

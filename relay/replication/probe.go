@@ -42,7 +42,7 @@ func (s *Source) probeSlot(ctx context.Context, conn *pgx.Conn) error {
 	if err := refuseTaken(ctx, conn, s.destination, s.cfg.Slot); err != nil {
 		return err
 	}
-	p := place{slot: s.cfg.Slot}
+	p := slotRow{slot: s.cfg.Slot}
 	err := conn.QueryRow(ctx, `SELECT coalesce(plugin, ''), coalesce(nullif(database, current_database()), '') FROM pg_replication_slots
 		WHERE slot_name = $1`, s.cfg.Slot).Scan(&p.there.plugin, &p.there.database)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -120,8 +120,8 @@ func (s *session) deliver(xid uint64, invalid error) error {
 // key if that could not.
 func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error) {
 	r.texts = r.texts[:0]
-	for _, place := range r.columns.texts {
-		r.texts = append(r.texts, r.values[place])
+	for _, column := range r.columns.texts {
+		r.texts = append(r.texts, r.values[column])
 	}
 	texts := r.texts
 	faults, err := stream.UTF8(ctx, texts)
@@ -129,12 +129,12 @@ func (r *row) utf8(ctx context.Context, stream *wal.Stream) (invalid, err error)
 		return nil, err
 	}
 	var found []error
-	for i, place := range r.columns.texts {
+	for i, column := range r.columns.texts {
 		if fault := faults[i]; fault != nil {
 			texts[i] = nil
-			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[place], fault))
+			found = append(found, fmt.Errorf("%s can't be read as UTF-8: %w", r.columns.names[column], fault))
 		}
-		r.values[place] = texts[i]
+		r.values[column] = texts[i]
 	}
 	if found != nil && r.values[r.columns.key] == nil {
 		r.values[r.columns.aggregateID] = nil // the text may be the key or the aggregate id: the message gets a lane of its own

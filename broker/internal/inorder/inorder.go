@@ -16,7 +16,7 @@ type Batch struct {
 	Messages []*outbox.Message
 
 	errs    []error // nil until a message fails
-	links   []link
+	nodes   []node
 	last    map[string]int32 // the end of each key's chain, while chains are being built
 	queue   []int32          // messages whose turn has come, from queued on
 	queued  int
@@ -24,8 +24,8 @@ type Batch struct {
 	stopped error // the outcome of messages that have not been taken
 }
 
-// link is a message's position in its chain.
-type link struct {
+// node is a message's position in its chain.
+type node struct {
 	next  int32 // the next message of the chain, -1 at the end
 	state state
 	turn  bool // all earlier messages of the chain were accepted
@@ -45,13 +45,13 @@ func (b *Batch) Begin(messages []*outbox.Message) {
 	n := len(messages)
 	b.Messages, b.errs, b.stopped = messages, nil, nil
 	b.left, b.queued = n, 0
-	b.links = slices.Grow(b.links[:0], n)[:n]
+	b.nodes = slices.Grow(b.nodes[:0], n)[:n]
 	b.queue = slices.Grow(b.queue[:0], n)
 	if b.last == nil {
 		b.last = make(map[string]int32)
 	}
 	for i, m := range messages {
-		b.links[i] = link{next: -1}
+		b.nodes[i] = node{next: -1}
 		key := m.OrderingKey()
 		before, follows := int32(0), false
 		if key != "" {
@@ -59,7 +59,7 @@ func (b *Batch) Begin(messages []*outbox.Message) {
 			b.last[key] = int32(i)
 		}
 		if follows {
-			b.links[before].next = int32(i)
+			b.nodes[before].next = int32(i)
 		} else {
 			b.give(int32(i))
 		}
@@ -72,7 +72,7 @@ func (b *Batch) End() { b.Messages, b.errs, b.stopped = nil, nil, nil }
 
 // give gives message i its turn.
 func (b *Batch) give(i int32) {
-	b.links[i].turn = true
+	b.nodes[i].turn = true
 	b.queue = append(b.queue, i)
 }
 
@@ -80,7 +80,7 @@ func (b *Batch) give(i int32) {
 // taken nor settled. It returns the same message until that is taken or settled, and false if there is none at present.
 func (b *Batch) Next() (i int32, ok bool) {
 	for ; b.queued < len(b.queue); b.queued++ {
-		if i := b.queue[b.queued]; b.links[i].state == unsent {
+		if i := b.queue[b.queued]; b.nodes[i].state == unsent {
 			return i, true
 		}
 	}
@@ -90,21 +90,21 @@ func (b *Batch) Next() (i int32, ok bool) {
 // Take notes that message i is on its way to the broker; from then on it must be settled. An adapter whose broker keeps
 // the order by itself may take a message before its turn.
 func (b *Batch) Take(i int32) {
-	if l := &b.links[i]; l.state == unsent {
-		l.state = taken
+	if n := &b.nodes[i]; n.state == unsent {
+		n.state = taken
 	}
 }
 
 // After returns the message after i in its chain, -1 for none. Safe for concurrent use.
-func (b *Batch) After(i int32) int32 { return b.links[i].next }
+func (b *Batch) After(i int32) int32 { return b.nodes[i].next }
 
 // Taken reports whether message i was taken and isn't settled.
 func (b *Batch) Taken(i int32) bool {
-	return i >= 0 && int(i) < len(b.links) && b.links[i].state == taken
+	return i >= 0 && int(i) < len(b.nodes) && b.nodes[i].state == taken
 }
 
 // Settled reports whether message i has an outcome: its own, or that of an earlier message of its chain.
-func (b *Batch) Settled(i int32) bool { return b.links[i].state >= accepted }
+func (b *Batch) Settled(i int32) bool { return b.nodes[i].state >= accepted }
 
 // Left is how many messages are not settled.
 func (b *Batch) Left() int { return b.left }
@@ -118,18 +118,18 @@ func (b *Batch) Settle(i int32, err error) {
 	}
 	b.left--
 	if err != nil {
-		b.links[i].state = failed
+		b.nodes[i].state = failed
 		b.fail(i, err)
 		return
 	}
-	b.links[i].state = accepted
-	for n := i; b.links[n].turn && b.links[n].state == accepted; {
-		n = b.links[n].next
+	b.nodes[i].state = accepted
+	for n := i; b.nodes[n].turn && b.nodes[n].state == accepted; {
+		n = b.nodes[n].next
 		if n < 0 {
 			return
 		}
 		b.give(n)
-		if b.stopped != nil && b.links[n].state == unsent {
+		if b.stopped != nil && b.nodes[n].state == unsent {
 			b.Settle(n, b.stopped)
 		}
 	}
@@ -141,11 +141,11 @@ func (b *Batch) fail(i int32, err error) {
 		b.errs = make([]error, len(b.Messages))
 	}
 	b.errs[i] = err
-	for n := b.links[i].next; n >= 0; n = b.links[n].next {
+	for n := b.nodes[i].next; n >= 0; n = b.nodes[n].next {
 		if !b.Settled(n) {
 			b.left--
 		}
-		b.links[n].state = failed
+		b.nodes[n].state = failed
 		b.errs[n] = outbox.ErrSkipped
 	}
 }
@@ -170,7 +170,7 @@ func (b *Batch) Abandon(cause error) {
 	}
 	b.Stop(outbox.Unavailable(fmt.Errorf("%w (not sent)", cause)))
 	unknown := Unknown(cause)
-	for i := range b.links {
+	for i := range b.nodes {
 		if b.Taken(int32(i)) {
 			b.Settle(int32(i), unknown)
 		}

@@ -21,9 +21,9 @@ const (
 	modeSnapshot    mode = "snapshot"
 )
 
-// place is a destination's row of outbox.slots, and what the server knows about the slot and the publication that it
+// slotRow is a destination's row of outbox.slots, and what the server knows about the slot and the publication that it
 // names.
-type place struct {
+type slotRow struct {
 	mode        mode
 	slot        string
 	publication string
@@ -47,9 +47,9 @@ type place struct {
 	}
 }
 
-// placeSQL reads the row and looks up the slot. Columns that only newer versions have are read by name from the row as
+// slotRowSQL reads the row and looks up the slot. Columns that only newer versions have are read by name from the row as
 // JSON.
-const placeSQL = `
+const slotRowSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
 	coalesce(p.partial_lsn, '0/0')::text, p.partial_count, coalesce(p.fallback_lsn, '0/0')::text,
 	p.fallback IS NULL OR c.prev::text <> p.fallback::text OR cardinality(c.windows) > 0,
@@ -62,9 +62,9 @@ JOIN outbox.cursors c ON c.destination = p.destination AND c.shard_group = 0
 LEFT JOIN pg_replication_slots s ON s.slot_name = p.slot
 WHERE p.destination = $1`
 
-func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place, err error) {
+func readSlotRow(ctx context.Context, conn *pgx.Conn, destination string) (p slotRow, err error) {
 	var position, partialLSN, covers, confirmed string
-	err = conn.QueryRow(ctx, placeSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
+	err = conn.QueryRow(ctx, slotRowSQL, destination).Scan(&p.mode, &p.slot, &p.publication, &p.trusted, &position,
 		&partialLSN, &p.stored.Partial.Count, &covers, &p.moved, &p.version, &p.there.slot, &p.there.plugin, &p.there.database,
 		&confirmed, &p.there.status, &p.there.reason, &p.there.active, &p.there.version)
 	if err != nil {
@@ -78,9 +78,9 @@ func readPlace(ctx context.Context, conn *pgx.Conn, destination string) (p place
 	return p, errors.Join(err1, err2, err3, err4)
 }
 
-// makePlace inserts the row of a destination that has none, and refuses a slot that another destination has. If another
+// createSlotRow inserts the row of a destination that has none, and refuses a slot that another destination has. If another
 // session has inserted the row, it is read as it is.
-func makePlace(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
+func createSlotRow(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		// The lock ends with the transaction. Without it, two destinations could insert the same slot at once.
 		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('outbox.slots', 0))")
@@ -120,7 +120,7 @@ var errNew = errors.New("there was none yet")
 // lost returns why the log can't be continued from p.stored, or nil if it can. It never trusts a slot that could have
 // skipped something: the position is authoritative only if the slot is not beyond it, and if the cursor and the
 // publication are still the same.
-func (p *place) lost(slot, publication string) error {
+func (p *slotRow) lost(slot, publication string) error {
 	switch {
 	case !p.trusted:
 		return errNew
@@ -150,7 +150,7 @@ func (p *place) lost(slot, publication string) error {
 }
 
 // foreign refuses a slot of this name that can't be ours.
-func (p *place) foreign() error {
+func (p *slotRow) foreign() error {
 	switch {
 	case p.there.database != "":
 		return dial.Permanent("the replication slot %q belongs to database %q of the same server: give the destination another slot "+
