@@ -20,7 +20,7 @@ import (
 // connects when first used.
 type Broker struct {
 	cfg       Config
-	target    *target
+	endpoint  *endpoint
 	transport *http.Transport
 
 	batches  inorder.Pool
@@ -43,7 +43,7 @@ func New(address string, cfg Config) (*Broker, error) {
 	}
 	return &Broker{
 		cfg:       cfg,
-		target:    to,
+		endpoint:  to,
 		transport: newTransport(&cfg, proxy),
 		slots:     make(chan struct{}, cfg.MaxInFlight),
 		started:   time.Now(),
@@ -96,14 +96,14 @@ func (b *Broker) Ping(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	req := (&http.Request{Method: http.MethodHead, URL: b.target.origin, Header: b.cfg.Header.Clone()}).WithContext(ctx)
+	req := (&http.Request{Method: http.MethodHead, URL: b.endpoint.origin, Header: b.cfg.Header.Clone()}).WithContext(ctx)
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
 		return outbox.Unavailable(connectionFault(err))
 	}
 	_ = resp.Body.Close()
 	if gateway(resp.StatusCode) {
-		return outbox.Unavailable(fmt.Errorf("http: %s answered %s: its gateway has no server", b.target.origin.Host, resp.Status))
+		return outbox.Unavailable(fmt.Errorf("http: %s answered %s: its gateway has no server", b.endpoint.origin.Host, resp.Status))
 	}
 	return nil
 }

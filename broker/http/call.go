@@ -143,7 +143,7 @@ func (c *call) deliver(ctx context.Context, at *rounds, group []int32) {
 // single sends m in a request of its own.
 func (c *call) single(ctx context.Context, at *rounds, m *outbox.Message) error {
 	b := c.broker
-	u, err := b.target.url(m)
+	u, err := b.endpoint.url(m)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (c *call) several(ctx context.Context, at *rounds, group []int32) {
 	header := at.header(ctx)
 	header["Content-Type"] = []string{webhook.BatchType}
 	a, err := b.post(ctx, at, request{
-		url: b.target.fixed, header: header, id: webhook.BatchID(batch), body: body.Bytes(), results: len(group),
+		url: b.endpoint.fixed, header: header, id: webhook.BatchID(batch), body: body.Bytes(), results: len(group),
 	})
 	if err == nil && a.status == http.StatusMultiStatus {
 		for n, err := range b.results(a, len(group)) {

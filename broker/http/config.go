@@ -103,9 +103,9 @@ func Defaults() Config {
 }
 
 // withDefaults returns cfg completed, and reports all faults together.
-func (cfg Config) withDefaults(address string) (Config, *target, *url.URL, error) {
+func (cfg Config) withDefaults(address string) (Config, *endpoint, *url.URL, error) {
 	var faults settings.Faults
-	to, err := parseTarget(address)
+	to, err := parseEndpoint(address)
 	faults.Add("URL", err)
 	settings.Positive(&faults, "Batch", &cfg.Batch, 1)
 	settings.Positive(&faults, "BatchBytes", &cfg.BatchBytes, defaultBatchBytes)

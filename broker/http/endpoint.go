@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/template"
 )
 
-// target is where requests go: a fixed URL, or a template.
-type target struct {
+// endpoint is where requests go: a fixed URL, or a template.
+type endpoint struct {
 	template *template.Template
 	query    []bool // the field is in the query
 
@@ -24,9 +24,9 @@ type target struct {
 
 var errNotURL = errors.New("the address is not a URL such as https://example.com/hooks or https://example.com/hooks/{topic}")
 
-// parseTarget reads a URL whose path and query may have fields. Fields can't choose the server. Errors don't repeat the
+// parseEndpoint reads a URL whose path and query may have fields. Fields can't choose the server. Errors don't repeat the
 // URL, which may contain a secret.
-func parseTarget(text string) (*target, error) {
+func parseEndpoint(text string) (*endpoint, error) {
 	if text == "" {
 		return nil, errors.New("not given")
 	}
@@ -35,7 +35,7 @@ func parseTarget(text string) (*target, error) {
 	if errors.As(err, &fault) {
 		return nil, fmt.Errorf("the URL has a brace that does not belong to one of {%s}", strings.Join(fault.Expected, "}, {"))
 	}
-	t := &target{template: parsed}
+	t := &endpoint{template: parsed}
 	for i := range parsed.Fields {
 		t.query = append(t.query, strings.Contains(strings.Join(parsed.Literals[:i+1], ""), "?"))
 	}
@@ -66,10 +66,10 @@ func parseTarget(text string) (*target, error) {
 	return t, nil
 }
 
-func (t *target) fields() bool { return !t.template.Constant() }
+func (t *endpoint) fields() bool { return !t.template.Constant() }
 
 // url returns m's URL, or a permanent error if m has none.
-func (t *target) url(m *outbox.Message) (*url.URL, error) {
+func (t *endpoint) url(m *outbox.Message) (*url.URL, error) {
 	if t.fixed != nil {
 		return t.fixed, nil
 	}
