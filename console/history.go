@@ -192,7 +192,7 @@ func (h *History) Latest(destination string, now time.Time) Point {
 		return nothing
 	}
 	s.current(now) // what is older goes
-	p := s.seconds.at(s.seconds.last)
+	p := s.seconds.point(s.seconds.last)
 	if now.Unix()-s.seconds.last > carried {
 		p = nothing
 	}
@@ -251,7 +251,7 @@ func (r *ring) put(slot int64, p Point) {
 	}
 }
 
-func (r *ring) at(slot int64) Point {
+func (r *ring) point(slot int64) Point {
 	i := len(r.points) - 1 - int(r.last-slot)
 	if i < 0 || slot > r.last {
 		return nothing
@@ -263,7 +263,7 @@ func (r *ring) at(slot int64) Point {
 func (r *ring) until(slot int64, n int) []Point {
 	list := make([]Point, n)
 	for i := range list {
-		list[i] = r.at(slot - int64(n-1-i))
+		list[i] = r.point(slot - int64(n-1-i))
 	}
 	return list
 }

@@ -24,8 +24,8 @@ type endpoint struct {
 
 var errNotURL = errors.New("the address is not a URL such as https://example.com/hooks or https://example.com/hooks/{topic}")
 
-// parseEndpoint reads a URL whose path and query may have fields. Fields can't choose the server. Errors don't repeat the
-// URL, which may contain a secret.
+// parseEndpoint reads a URL whose path and query may have fields. Fields can't choose the server. Errors don't repeat
+// the URL, which may contain a secret.
 func parseEndpoint(text string) (*endpoint, error) {
 	if text == "" {
 		return nil, errors.New("not given")

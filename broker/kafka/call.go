@@ -42,7 +42,7 @@ func (c *call) publish() {
 		c.plan.divide(c.batch)
 	}
 	for rest := c.plan.order; len(rest) > 0; {
-		n := c.part(rest)
+		n := c.nextWave(rest)
 		c.deliver(rest[:n])
 		rest = rest[n:]
 	}
@@ -253,8 +253,8 @@ func (c *call) refresh(i int32) *topic {
 	return t
 }
 
-// part returns how many messages from the front of rest are sent together: those of one wave, up to a size.
-func (c *call) part(rest []int32) int {
+// nextWave returns how many messages from the front of rest are sent together: those of one wave, up to a size.
+func (c *call) nextWave(rest []int32) int {
 	if c.plan.waves == 1 && len(rest) <= partRecords && c.bytes <= partBytes {
 		return len(rest)
 	}

@@ -192,7 +192,7 @@ func (c *call) deny(subject string) {
 		if !c.Taken(int32(i)) {
 			continue
 		}
-		if own, err := c.subject.of(m); err == nil && own == subject {
+		if own, err := c.subject.expanded(m); err == nil && own == subject {
 			c.answered(int32(i), outbox.TopicUnavailable(fmt.Errorf("nats: the user may not publish to %q: allow it in "+
 				"the permissions of the user", subject)))
 		}

@@ -33,8 +33,8 @@ func parseSubject(text string) (subject, error) {
 	return subject{t}, nil
 }
 
-// of returns m's subject, or a permanent error if NATS doesn't accept it.
-func (s subject) of(m *outbox.Message) (string, error) {
+// expanded returns m's subject, or a permanent error if NATS doesn't accept it.
+func (s subject) expanded(m *outbox.Message) (string, error) {
 	subject := s.Expand(m)
 	if fault := subjectFault(subject); fault != "" {
 		return "", outbox.Permanent(fmt.Errorf("nats: subject %q %s; change the message's topic or the subject template",
@@ -115,7 +115,7 @@ func newEncoder(subject subject, stream string, records format.Encoder) *encoder
 
 // encode returns m as a NATS message without reply subject, valid until the next call.
 func (e *encoder) encode(m *outbox.Message) (*nats.Msg, error) {
-	subject, err := e.subject.of(m)
+	subject, err := e.subject.expanded(m)
 	if err != nil {
 		return nil, err
 	}

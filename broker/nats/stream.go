@@ -129,7 +129,7 @@ func (b *Broker) explain(ctx context.Context, l *link, c *call) {
 		if !errors.Is(err, errNoResponders) {
 			continue
 		}
-		subject, err := c.subject.of(c.Messages[i])
+		subject, err := c.subject.expanded(c.Messages[i])
 		if err != nil {
 			continue // it was sent, so it has a subject
 		}

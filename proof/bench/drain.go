@@ -89,7 +89,8 @@ func (r *run) drain(ctx context.Context) (drained Result, failed error) {
 			}
 		}
 	} else {
-		result.P50, result.P95, result.P99, result.Max = arrivals.at(0.5), arrivals.at(0.95), arrivals.at(0.99), milliseconds(arrivals.end)
+		result.P50, result.P95, result.P99 = arrivals.reached(0.5), arrivals.reached(0.95), arrivals.reached(0.99)
+		result.Max = milliseconds(arrivals.end)
 	}
 	result.RSSMB = r.team.peakRSS()
 	r.team.stop()
@@ -148,9 +149,9 @@ type arrivals struct {
 	end    time.Duration // when the last message came
 }
 
-// at is when that share of the messages had arrived, in milliseconds since the beginning: the age that a
+// reached is when that share of the messages had arrived, in milliseconds since the beginning: the age that a
 // message reaches which was due at the beginning.
-func (a *arrivals) at(share float64) float64 {
+func (a *arrivals) reached(share float64) float64 {
 	want := share * float64(a.total)
 	before := progress{}
 	for _, p := range a.course {

@@ -216,10 +216,10 @@ func (c *copier) row(data []byte) (int, error) {
 		}
 		at += length
 	}
-	r := row{id: [16]byte(fields[copyID]), key: fields[copyKey], payload: fields[copyPayload], topic: c.names.of(fields[copyTopic])}
+	r := row{id: [16]byte(fields[copyID]), key: fields[copyKey], payload: fields[copyPayload], topic: c.names.intern(fields[copyTopic])}
 	if len(fields[copyCreated]) == 8 && len(fields[copyPosition]) == 8 {
 		const epoch = 946684800000000 // 2000-01-01
-		r.event, r.created = c.names.of(fields[copyEvent]), time.UnixMicro(int64(binary.BigEndian.Uint64(fields[copyCreated]))+epoch)
+		r.event, r.created = c.names.intern(fields[copyEvent]), time.UnixMicro(int64(binary.BigEndian.Uint64(fields[copyCreated]))+epoch)
 		r.position, r.headers = int64(binary.BigEndian.Uint64(fields[copyPosition])), fields[copyHeaders]
 	}
 	return at, c.add(r)
@@ -228,7 +228,7 @@ func (c *copier) row(data []byte) (int, error) {
 // names are strings that are the same for all rows with that name.
 type names map[string]string
 
-func (n *names) of(b []byte) string {
+func (n *names) intern(b []byte) string {
 	s, known := (*n)[string(b)]
 	if !known {
 		s = string(b)
@@ -353,7 +353,7 @@ func (s *kafkaSlab) heads(r *row) []kgo.RecordHeader {
 	mid := len(s.text)
 	s.text = s.pipe.second.append(s.text, r.created)
 	for name, value, rest := header(r.headers); name != nil; name, value, rest = header(rest) {
-		s.headers = append(s.headers, kgo.RecordHeader{Key: s.pipe.names.of(name), Value: value})
+		s.headers = append(s.headers, kgo.RecordHeader{Key: s.pipe.names.intern(name), Value: value})
 	}
 	s.headers = append(s.headers, kgo.RecordHeader{Key: "outbox-id", Value: s.text[at:mid:mid]},
 		kgo.RecordHeader{Key: "outbox-event-type", Value: []byte(r.event)},
@@ -457,7 +457,7 @@ func (p *natsPipe) send(ctx context.Context, pg *page) error {
 			ids[0], events[0], created[0] = outbox.ID(r.id).String(), r.event, r.created.UTC().Format(time.RFC3339Nano)
 			keys[0], positions[0] = string(r.key), strconv.FormatInt(r.position, 10)
 			for name, value, rest := header(r.headers); name != nil; name, value, rest = header(rest) {
-				m.Header[p.names.of(name)] = []string{string(value)} // every message has the same names
+				m.Header[p.names.intern(name)] = []string{string(value)} // every message has the same names
 			}
 		}
 		if err := p.conn.PublishMsg(&m); err != nil {

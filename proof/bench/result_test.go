@@ -79,7 +79,7 @@ func TestTheCourseOfADrainGivesTheAgesOfItsMessages(t *testing.T) {
 	a := &arrivals{total: 1000, end: 3 * time.Second,
 		course: []progress{{time.Second, 500}, {2 * time.Second, 900}, {3 * time.Second, 1000}}}
 	for share, want := range map[float64]float64{0.25: 500, 0.5: 1000, 0.7: 1500, 0.95: 2500, 1: 3000} {
-		if got := a.at(share); got != want {
+		if got := a.reached(share); got != want {
 			t.Errorf("%v of the messages after %v ms, want %v", share, got, want)
 		}
 	}

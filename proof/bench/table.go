@@ -17,8 +17,8 @@ func number(name, format string, of func(*Result) float64) column {
 	return column{name, func(r *Result) string { return fmt.Sprintf(format, of(r)) }}
 }
 
-// known is a number that is a dash where it was not measured.
-func known(name, format string, of func(*Result) float64) column {
+// measured is a number that is a dash where it was not measured.
+func measured(name, format string, of func(*Result) float64) column {
 	return column{name, func(r *Result) string {
 		if of(r) == 0 {
 			return "–"
@@ -75,8 +75,8 @@ func columns(bench string) []column {
 			number("max ms", "%.1f", func(r *Result) float64 { return r.Max }),
 			spread("p50 from–to", "%.2f", func(s *Spread) [2]float64 { return s.P50 }),
 			spread("p99 from–to", "%.2f", func(s *Spread) [2]float64 { return s.P99 }),
-			known("p50 ÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
-			known("p99 ÷ floor", "%.2f", func(r *Result) float64 { return r.P99Ratio }),
+			measured("p50 ÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
+			measured("p99 ÷ floor", "%.2f", func(r *Result) float64 { return r.P99Ratio }),
 			number("cores", "%.3f", func(r *Result) float64 { return r.RelayCPU / r.Seconds }),
 			number("database cores", "%.3f", func(r *Result) float64 { return r.DatabaseCPU / r.Seconds }),
 			number("idle cores", "%.4f", func(r *Result) float64 { return r.IdleCPU }),
@@ -88,7 +88,7 @@ func columns(bench string) []column {
 		all = append(all,
 			number("transactions/s", "%.0f", func(r *Result) float64 { return r.Rate }),
 			spread("from–to", "%.0f", func(s *Spread) [2]float64 { return s.Rate }),
-			known("÷ insert", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
+			measured("÷ insert", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
 			number("p50 ms", "%.2f", func(r *Result) float64 { return r.P50 }),
 			number("p99 ms", "%.2f", func(r *Result) float64 { return r.P99 }),
 			number("database CPU µs each", "%.0f", func(r *Result) float64 { return r.DatabaseCPU / (r.Rate * r.Seconds) * 1e6 }),
@@ -98,31 +98,31 @@ func columns(bench string) []column {
 		all = append(all,
 			column{"workers", func(r *Result) string { return fmt.Sprint(r.Relays) }},
 			column{"messages", func(r *Result) string { return thousands(r.Messages) }},
-			known("seconds", "%.2f", func(r *Result) float64 { return r.Seconds }),
-			known("messages/s", "%.0f", func(r *Result) float64 { return r.Rate }),
-			known("÷ snapshot", "%.3f", func(r *Result) float64 { return r.RatioToSnapshot }),
-			known("÷ floor", "%.3f", func(r *Result) float64 { return r.RatioToFloor }),
-			known("CPU µs each", "%.1f", each(func(r *Result) float64 { return r.RelayCPU })),
-			known("database CPU µs each", "%.1f", each(func(r *Result) float64 { return r.DatabaseCPU })),
-			known("WAL bytes each", "%.0f", func(r *Result) float64 { return r.WALMB * (1 << 20) / float64(r.Messages) }),
-			known("dead rows each", "%.2f", func(r *Result) float64 { return float64(r.DeadRows) / float64(r.Messages) }),
-			known("VACUUM µs each", "%.2f", func(r *Result) float64 { return r.VacuumMS * 1000 / float64(r.Messages) }),
-			known("start ms", "%.0f", func(r *Result) float64 { return r.StartMS }),
-			known("RSS MiB", "%.0f", func(r *Result) float64 { return r.RSSMB }),
-			known("latency p50 ms", "%.1f", func(r *Result) float64 { return r.P50 }),
-			known("p99 ms", "%.1f", func(r *Result) float64 { return r.P99 }),
-			known("longest gap ms", "%.0f", func(r *Result) float64 { return r.StallMS }),
+			measured("seconds", "%.2f", func(r *Result) float64 { return r.Seconds }),
+			measured("messages/s", "%.0f", func(r *Result) float64 { return r.Rate }),
+			measured("÷ snapshot", "%.3f", func(r *Result) float64 { return r.RatioToSnapshot }),
+			measured("÷ floor", "%.3f", func(r *Result) float64 { return r.RatioToFloor }),
+			measured("CPU µs each", "%.1f", each(func(r *Result) float64 { return r.RelayCPU })),
+			measured("database CPU µs each", "%.1f", each(func(r *Result) float64 { return r.DatabaseCPU })),
+			measured("WAL bytes each", "%.0f", func(r *Result) float64 { return r.WALMB * (1 << 20) / float64(r.Messages) }),
+			measured("dead rows each", "%.2f", func(r *Result) float64 { return float64(r.DeadRows) / float64(r.Messages) }),
+			measured("VACUUM µs each", "%.2f", func(r *Result) float64 { return r.VacuumMS * 1000 / float64(r.Messages) }),
+			measured("start ms", "%.0f", func(r *Result) float64 { return r.StartMS }),
+			measured("RSS MiB", "%.0f", func(r *Result) float64 { return r.RSSMB }),
+			measured("latency p50 ms", "%.1f", func(r *Result) float64 { return r.P50 }),
+			measured("p99 ms", "%.1f", func(r *Result) float64 { return r.P99 }),
+			measured("longest gap ms", "%.0f", func(r *Result) float64 { return r.StallMS }),
 		)
 	default:
 		all = append(all,
 			number("seconds", "%.2f", func(r *Result) float64 { return r.Seconds }),
 			number("messages/s", "%.0f", func(r *Result) float64 { return r.Rate }),
 			spread("from–to", "%.0f", func(s *Spread) [2]float64 { return s.Rate }),
-			known("÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
+			measured("÷ floor", "%.2f", func(r *Result) float64 { return r.RatioToFloor }),
 			spread("from–to", "%.2f", func(s *Spread) [2]float64 { return s.RatioToFloor }),
-			known("÷ fair", "%.2f", func(r *Result) float64 { return r.RatioToFair }),
+			measured("÷ fair", "%.2f", func(r *Result) float64 { return r.RatioToFair }),
 			spread("from–to", "%.2f", func(s *Spread) [2]float64 { return s.RatioToFair }),
-			known("messages/s from its start", "%.0f", func(r *Result) float64 { return r.WholeRate }),
+			measured("messages/s from its start", "%.0f", func(r *Result) float64 { return r.WholeRate }),
 			number("half after ms", "%.0f", func(r *Result) float64 { return r.P50 }),
 			number("CPU µs each", "%.2f", each(func(r *Result) float64 { return r.RelayCPU })),
 			number("database CPU µs each", "%.2f", each(func(r *Result) float64 { return r.DatabaseCPU })),

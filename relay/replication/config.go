@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/settings"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/relay/polling"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -104,7 +105,7 @@ func (c *Config) complete(faults *settings.Faults, database, destination string)
 	faults.Need(c.CatchUp >= 0, "CatchUp", "%d bytes, it must not be negative", c.CatchUp)
 	faults.Need(c.CatchUp == 0 || !c.Emitted, "CatchUp", "given together with Emitted, but messages without a row are in the log alone")
 	settings.Positive(faults, "Heartbeat", &c.Heartbeat, defaultHeartbeat)
-	settings.Default(&c.Table.Lease, 3*time.Second)
+	settings.Default(&c.Table.Lease, owner.Default)
 	settings.Default(&c.Table.PageBytes, 2<<20)
 	c.Table.Logger = settings.Logger(c.Table.Logger)
 }

@@ -47,8 +47,8 @@ type slotRow struct {
 	}
 }
 
-// slotRowSQL reads the row and looks up the slot. Columns that only newer versions have are read by name from the row as
-// JSON.
+// slotRowSQL reads the row and looks up the slot. Columns that only newer versions have are read by name from the row
+// as JSON.
 const slotRowSQL = `
 SELECT p.mode, p.slot, p.publication, p.position IS NOT NULL, coalesce(p.position, '0/0')::text,
 	coalesce(p.partial_lsn, '0/0')::text, p.partial_count, coalesce(p.fallback_lsn, '0/0')::text,
@@ -78,8 +78,8 @@ func readSlotRow(ctx context.Context, conn *pgx.Conn, destination string) (p slo
 	return p, errors.Join(err1, err2, err3, err4)
 }
 
-// createSlotRow inserts the row of a destination that has none, and refuses a slot that another destination has. If another
-// session has inserted the row, it is read as it is.
+// createSlotRow inserts the row of a destination that has none, and refuses a slot that another destination has. If
+// another session has inserted the row, it is read as it is.
 func createSlotRow(ctx context.Context, conn *pgx.Conn, destination, slot, publication string) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		// The lock ends with the transaction. Without it, two destinations could insert the same slot at once.

@@ -69,8 +69,8 @@ func (s service) variable(name, other string) string {
 // A port as in "127.0.0.1:5433:5432/tcp" or "${PORT:-5433}:5432".
 var published = regexp.MustCompile(`^(?:[0-9.]+:)?(?:([0-9]+)|\$\{[A-Za-z_0-9]+:?-([0-9]+)\}):([0-9]+)(?:/tcp)?$`)
 
-// at is the address on this machine of a port of the service.
-func (s service) at(port string) string {
+// address is the address on this machine of a port of the service.
+func (s service) address(port string) string {
 	for _, one := range s.Ports {
 		if long, ok := one.(map[string]any); ok {
 			if fmt.Sprint(long["target"]) == port && long["published"] != nil {
@@ -96,7 +96,7 @@ func (s service) kafka() string {
 			return "localhost:" + m[1]
 		}
 	}
-	return s.at("9092")
+	return s.address("9092")
 }
 
 // database is the URL of a PostgreSQL, with the password only if it stands in the compose file.
@@ -106,7 +106,7 @@ func (s service) database() string {
 	if password := s.variable("POSTGRES_PASSWORD", ""); password != "" && !strings.ContainsAny(password, "${}") {
 		who = url.UserPassword(user, password)
 	}
-	return (&url.URL{Scheme: "postgres", User: who, Host: s.at("5432"), Path: s.variable("POSTGRES_DB", user)}).String()
+	return (&url.URL{Scheme: "postgres", User: who, Host: s.address("5432"), Path: s.variable("POSTGRES_DB", user)}).String()
 }
 
 // sections are those of the configuration by the programs that images have, in order of preference.
@@ -119,15 +119,15 @@ var sections = []struct {
 	}},
 	{[]string{"nats"}, func(s service) string {
 		return fmt.Sprintf(`nats: {url: "nats://%s", stream: OUTBOX, create_stream: true, `+
-			`subject: "outbox.{topic}", stream_subjects: ["outbox.>"]}`, s.at("4222"))
+			`subject: "outbox.{topic}", stream_subjects: ["outbox.>"]}`, s.address("4222"))
 	}},
 	{[]string{"rabbitmq"}, func(s service) string {
 		who := url.UserPassword(s.variable("RABBITMQ_DEFAULT_USER", "guest"), s.variable("RABBITMQ_DEFAULT_PASS", "guest"))
 		return fmt.Sprintf("rabbitmq: {url: %q, exchange: outbox, create_exchange: topic, "+
-			"create_queues: [{name: outbox, bindings: [\"#\"]}]}", (&url.URL{Scheme: "amqp", User: who, Host: s.at("5672")}).String())
+			"create_queues: [{name: outbox, bindings: [\"#\"]}]}", (&url.URL{Scheme: "amqp", User: who, Host: s.address("5672")}).String())
 	}},
 	{[]string{"redis", "valkey", "redis-stack", "redis-stack-server"}, func(s service) string {
-		return fmt.Sprintf("redis: {addresses: [%q], create_streams: true}", s.at("6379"))
+		return fmt.Sprintf("redis: {addresses: [%q], create_streams: true}", s.address("6379"))
 	}},
 	{[]string{"localstack", "localstack-pro"}, sqsAt("4566")},
 	{[]string{"elasticmq", "elasticmq-native"}, sqsAt("9324")},
@@ -135,6 +135,6 @@ var sections = []struct {
 
 func sqsAt(port string) func(service) string {
 	return func(s service) string {
-		return fmt.Sprintf(`sqs: {queue: "{topic}.fifo", region: us-east-1, endpoint: "http://%s", create_queues: true}`, s.at(port))
+		return fmt.Sprintf(`sqs: {queue: "{topic}.fifo", region: us-east-1, endpoint: "http://%s", create_queues: true}`, s.address(port))
 	}
 }

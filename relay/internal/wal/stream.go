@@ -328,6 +328,6 @@ func (s *Stream) Goodbye() {
 func (s *Stream) Part() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	s.wire.part()
+	s.wire.closeGracefully()
 	s.charset.close()
 }

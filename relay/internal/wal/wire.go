@@ -204,9 +204,9 @@ func (w *wire) goodbye() {
 	w.close()
 }
 
-// part is goodbye, and waits until the server has read everything that was sent before: the next reader may end the
-// stream without asking.
-func (w *wire) part() {
+// closeGracefully ends the stream as goodbye does, and waits until the server has read everything that was sent before:
+// the next reader may end the stream without asking.
+func (w *wire) closeGracefully() {
 	defer w.close()
 	until := time.Now().Add(partWithin)
 	if w.send(copyDoneAndTerminate()) != nil || w.conn.SetReadDeadline(until) != nil {

@@ -46,7 +46,7 @@ func (d *decoder) document(text []byte, v reflect.Value, path string) {
 			continue
 		}
 		if seen {
-			d.Fault(d.at(document.Body.GetToken()), path, "a second document begins here; the configuration is one")
+			d.Fault(d.originOf(document.Body.GetToken()), path, "a second document begins here; the configuration is one")
 			return
 		}
 		seen = true
@@ -63,7 +63,7 @@ func (d *decoder) syntax(err error, text []byte, path string) {
 		d.Fault(d.origin, path, "not valid YAML")
 		return
 	}
-	at, hint := d.at(syntax.GetToken()), ""
+	at, hint := d.originOf(syntax.GetToken()), ""
 	if lines := bytes.Split(text, []byte("\n")); at.Line > 0 && at.Line <= len(lines) {
 		if line := lines[at.Line-1]; bytes.Contains(line, []byte("${")) &&
 			bytes.ContainsAny(bytes.ReplaceAll(line, []byte("${"), nil), "[{") {
@@ -98,7 +98,7 @@ func (d *decoder) Visit(n ast.Node) ast.Visitor {
 	return d
 }
 
-func (d *decoder) at(t *token.Token) findings.Origin {
+func (d *decoder) originOf(t *token.Token) findings.Origin {
 	o := d.origin
 	if t != nil && t.Position != nil && o.Layer == findings.FromFile {
 		o.Line, o.Column = t.Position.Line, t.Position.Column
@@ -107,7 +107,7 @@ func (d *decoder) at(t *token.Token) findings.Origin {
 }
 
 func (d *decoder) node(n ast.Node, v reflect.Value, path string) {
-	at := d.at(n.GetToken())
+	at := d.originOf(n.GetToken())
 	n, ok := d.resolve(n, path)
 	if !ok {
 		return
@@ -138,7 +138,7 @@ func (d *decoder) node(n ast.Node, v reflect.Value, path string) {
 		v.SetZero() // an empty list is none
 		for i, item := range sequence.Values {
 			v.Set(reflect.Append(v, fields.New(v.Type().Elem())))
-			d.Origins[fields.Element(path, i)] = d.at(item.GetToken())
+			d.Origins[fields.Element(path, i)] = d.originOf(item.GetToken())
 			d.node(item, v.Index(i), fields.Element(path, i))
 		}
 	default:
@@ -158,7 +158,7 @@ func (d *decoder) resolve(n ast.Node, path string) (ast.Node, bool) {
 			name := t.Value.GetToken().Value
 			target, found := d.anchors[name]
 			if !found {
-				d.Fault(d.at(t.GetToken()), path, "no anchor &%s for this alias; a text that begins with * stands in quotes: \"*%s\"",
+				d.Fault(d.originOf(t.GetToken()), path, "no anchor &%s for this alias; a text that begins with * stands in quotes: \"*%s\"",
 					name, name)
 				return nil, false
 			}
@@ -184,7 +184,7 @@ func (d *decoder) section(n ast.Node, v reflect.Value, path string, at findings.
 	seen := make(map[string]*token.Token)
 	for pairs := mapping.MapRange(); pairs.Next(); {
 		pair := pairs.KeyValue()
-		at := d.at(pair.Key.GetToken())
+		at := d.originOf(pair.Key.GetToken())
 		if pair.Key.IsMergeKey() {
 			d.Fault(at, path, "merge keys (<<) are not supported; repeat the settings, or alias the whole section")
 			continue

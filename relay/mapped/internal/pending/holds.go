@@ -155,13 +155,13 @@ func (h *Holds) route(d *relay.Delivery) relay.Route {
 func (h *Holds) find(d *relay.Delivery) (Hold, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l, i := h.at(d); l != nil {
+	if l, i := h.locate(d); l != nil {
 		return l.list[i], true
 	}
 	return Hold{}, false
 }
 
-func (h *Holds) at(d *relay.Delivery) (*heldLane, int) {
+func (h *Holds) locate(d *relay.Delivery) (*heldLane, int) {
 	l := h.lanes[d.Lane()]
 	if l == nil {
 		return nil, 0
@@ -177,7 +177,7 @@ func (h *Holds) at(d *relay.Delivery) (*heldLane, int) {
 // remove forgets a row that no longer waits.
 func (h *Holds) remove(d *relay.Delivery) {
 	defer h.change()()
-	l, i := h.at(d)
+	l, i := h.locate(d)
 	if l == nil {
 		return
 	}
@@ -195,7 +195,7 @@ func (h *Holds) remove(d *relay.Delivery) {
 // retry notes another attempt of a head.
 func (h *Holds) retry(x *relay.Hold) {
 	defer h.change()()
-	if l, i := h.at(x.Delivery); l != nil {
+	if l, i := h.locate(x.Delivery); l != nil {
 		l.list[i].Attempts, l.list[i].Due, l.list[i].Blocked, l.list[i].Freed = x.Delivery.Attempts, x.RetryAt, x.Blocked, false
 		l.list[i].failed(x)
 		for i := range l.list {
