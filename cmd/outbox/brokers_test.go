@@ -77,7 +77,7 @@ destinations:
 	}
 	d.outbox("destinations", "move", "nobody", "--yes").want(exitNotFound, "no broker is recorded")
 	d.outbox("destinations", "move", "orders").want(exitUsage, "--yes")
-	d.outbox("destinations", "move", "orders", "--dry-run").want(exitOK, "FROM", old.Addr(), other.Addr())
+	d.outbox("destinations", "move", "orders", "--dry-run").want(exitOK, "from", old.Addr(), "to", other.Addr())
 	d.outbox("destinations", "move", "orders", "--yes", "--actor", "anna", "--reason", "a new cluster").
 		want(exitOK, "moved orders to nats ", other.Addr())
 	until(t, "the new broker has a message", func() bool { return has(other) == 1 })

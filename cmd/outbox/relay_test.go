@@ -494,6 +494,7 @@ func TestAnotherRelayTakesOver(t *testing.T) {
 	first.wait()
 	d.publish("orders", 5)
 	until(t, "the rest is there", func() bool { return d.count() >= 100 })
+	until(t, "the rest is settled", func() bool { return d.int(`SELECT sum(delivered) FROM outbox.cursors`) == 100 })
 	d.outbox("status", "--exit-code").want(exitOK, "second")
 	if code := second.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
