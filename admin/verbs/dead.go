@@ -123,15 +123,14 @@ func deadList() Verb {
 
 // row describes a dead letter, or a blocked message, of a list.
 func (f Filter) row(l find.DeadLetter) sheet.Row {
-	id := l.MessageID.String()
-	row := sheet.Of("Message", sheet.To(l.MessageID, "dead show", f.names(l)...), "Position", sheet.ID(l.Position),
-		route, sheet.Route(l.Topic, l.Destination), "Key", sheet.Key(l.Key), "Cause", l.Reason, "Attempts", l.Attempts, "Set aside", l.At,
-		"Known to", l.AcknowledgedBy, "Error", sheet.Error(l.Error))
+	cause, known := []any{"Cause", l.Reason}, []any{"Known to", l.AcknowledgedBy}
 	if f.Blocked {
-		row.Cells[4] = sheet.Cell{Title: "Behind", Value: l.Behind}
-		row.Cells = slices.Delete(row.Cells, 7, 8)
+		cause, known = []any{"Behind", l.Behind}, nil
 	}
-	row.Pick = id
+	row := sheet.Of(slices.Concat([]any{"Message", sheet.To(l.MessageID, "dead show", f.names(l)...), "Position", sheet.ID(l.Position),
+		route, sheet.Route(l.Topic, l.Destination), "Key", sheet.Key(l.Key)}, cause,
+		[]any{"Attempts", l.Attempts, "Set aside", l.At}, known, []any{"Error", sheet.Error(l.Error)})...)
+	row.Pick = l.MessageID.String()
 	return row
 }
 
