@@ -13,8 +13,9 @@ import (
 	"github.com/pgoutbox/outbox/proof/rig/rigtest"
 )
 
-// mostMemory is what a relay with default settings may have in memory, in MiB, its program included.
-const mostMemory = 64
+// mostMemory is what a relay with default settings may have in memory, in MiB, its program included, of which up to
+// 15 MiB are read.
+const mostMemory = 80
 
 // A backlog grows while the broker is away; what the relay has of it stays bounded, and so does its number of
 // goroutines, which is the old one again when the broker is back.
