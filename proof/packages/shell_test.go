@@ -76,8 +76,8 @@ func TestShellsCompleteDestinationsAndTopics(t *testing.T) {
 	run(t, dir, env, servers.Tool(t, "zsh"), "-n", filepath.Join(dir, "zsh"))
 }
 
-// harmless matches warnings about the form that cobra gives to pages: the date is a month, and a flag's text begins with
-// a tab. A line may be long.
+// harmless matches warnings about the form that cobra gives to pages: the date is a month, and a flag's text begins
+// with a tab. A line may be long.
 var harmless = regexp.MustCompile(`cannot parse date|tab in filled text|input text line longer`)
 
 func TestTheManualsPagesAreSound(t *testing.T) {
