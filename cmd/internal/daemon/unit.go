@@ -100,7 +100,7 @@ func (u *unit) assemble() error {
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := retention.New(u.conn, retention.Config{
-			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
+			Interval: u.cfg.Retention.Interval, Lend: u.lend, Observe: u.metrics.retention, Logger: u.logger})
 		if err != nil {
 			return err
 		}
@@ -173,6 +173,9 @@ func (u *unit) run(ctx context.Context) error {
 	workers.Go(func() { u.notify.run(background) })
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
+	}
+	if u.registration != nil {
+		u.watch.borrows(u.lend)
 	}
 	for _, c := range u.cfg.Destinations {
 		if c.Source != nil && c.Source.Purge != nil {
@@ -254,6 +257,11 @@ func (u *unit) register(ctx context.Context) (err error) {
 		Logger:  u.logger,
 	})
 	return err
+}
+
+// lend runs f with the connection of the registration, which is there when it is called.
+func (u *unit) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return u.registration.Lend(ctx, f)
 }
 
 // longestLease is for how long a silent namesake must be believed to deliver.
