@@ -271,7 +271,7 @@ func TestPlacementHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 	}
 }
 
-// decidesAlone reports what a file of a core may not have. It may import some packages without input or output, and more.
+// decidesAlone reports what a file of a core may not have. It may import packages without input and output, and more.
 func decidesAlone(t *testing.T, name string, file *ast.File, more ...string) {
 	t.Helper()
 	pure := append(more, "cmp", "errors", "fmt", "maps", "math", "slices", "strings", "time")
