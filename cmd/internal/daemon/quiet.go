@@ -52,9 +52,9 @@ func (w *watch) unchanged(ctx context.Context) bool {
 	return true
 }
 
-// rests reports whether nothing happens in the database by a report that was read after the digest. A table of its own
+// staysTrue reports whether nothing happens in the database by a report that was read after the digest. A table of its own
 // may be written to without a change of the digest.
-func (w *watch) rests(found *health.Report, digest string) bool {
+func (w *watch) staysTrue(found *health.Report, digest string) bool {
 	return digest != "" && len(w.own()) == 0 && found.AtRest()
 }
 
