@@ -63,8 +63,8 @@ type Config struct {
 }
 
 // Register takes the name for this process. It waits at most one lease to tell a dead predecessor from a live namesake.
-// ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration has a connection
-// until Close, which it lends to the parts of the relay.
+// ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration has a
+// connection until Close, which it lends to the parts of the relay.
 func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Config) (*Registration, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")

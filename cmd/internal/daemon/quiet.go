@@ -52,7 +52,7 @@ func (w *watch) unchanged(ctx context.Context) bool {
 	return true
 }
 
-// staysTrue reports whether nothing happens in the database by a report that was read after the digest. A table of its own
+// staysTrue reports whether a report that was read after the digest stays true until that changes. A table of its own
 // may be written to without a change of the digest.
 func (w *watch) staysTrue(found *health.Report, digest string) bool {
 	return digest != "" && len(w.own()) == 0 && found.AtRest()

@@ -14,7 +14,7 @@ import (
 // restSessions is how many connections a relay has to a database where nothing happens.
 const restSessions = 3
 
-func sessions(db testdb.DB) int {
+func connected(db testdb.DB) int {
 	db.T.Helper()
 	n, err := strconv.Atoi(db.Value(`SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name LIKE 'outbox %'`))
@@ -37,7 +37,7 @@ func TestAnIdleDatabaseIsLookedAtOnTheRelaysConnection(t *testing.T) {
 		return u.watch.quiet.digest != ""
 	}
 	for round := range int64(2) {
-		await.Until(t, "it is quiet, and one connection is left", func() bool { return quiet() && sessions(db) == restSessions })
+		await.Until(t, "it is quiet, and one connection is left", func() bool { return quiet() && connected(db) == restSessions })
 		r, _ := u.watch.summary()
 		if r.Destinations[0].Delivered != round {
 			t.Errorf("%d messages were delivered", r.Destinations[0].Delivered)

@@ -41,7 +41,7 @@ type watch struct {
 	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
 	quiet  quiet
-	leads  bool      // this process has the database's first part
+	leads  bool // this process has the database's first part
 	wake   chan struct{}
 }
 
