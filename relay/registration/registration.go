@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -107,6 +108,9 @@ func (r *Registration) Lend(ctx context.Context, f func(*pgx.Conn) error) error 
 	return r.line.Do(ctx, f)
 }
 
+// Line is the connection that [Registration.Lend] lends.
+func (r *Registration) Line() *line.Line { return r.line }
+
 // AllGroups stands for a destination as a whole.
 const AllGroups = -1
 
@@ -160,6 +164,11 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	}
 	if err := lease.Refused(schema.Check(ctx, conn)); err != nil {
 		return nil, err
+	}
+	if _, err := conn.Exec(ctx, `SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', '5s', false),
+		set_config('idle_in_transaction_session_timeout', $2, false)`, strconv.FormatInt(dial.AnswerWithin.Milliseconds(), 10),
+		strconv.FormatInt(max(r.cfg.Lease.Milliseconds(), 1), 10)); err != nil {
+		return nil, fmt.Errorf("bound the statements: %w", err)
 	}
 	deadline := time.Now().Add(r.cfg.Lease)
 	var before *predecessor

@@ -11,8 +11,8 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
-// restSessions is how many connections a relay has to a database where nothing happens.
-const restSessions = 3
+// restSessions is how many connections a relay has to a database where nothing happens, whatever it delivers to.
+const restSessions = 1
 
 func connected(db testdb.DB) int {
 	db.T.Helper()

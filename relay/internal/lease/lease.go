@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,14 +29,6 @@ type Lease struct {
 
 	Link        *Link
 	*owner.Term // ends when no further write is possible
-}
-
-// Link is a connection that writes. It is locked for a whole write, from the decision what to write until its outcome
-// is known. No goroutine waits for the lock while it holds another lock of this package.
-type Link struct {
-	sync.Mutex
-	Server string
-	Conn   *pgx.Conn
 }
 
 // Start renews a lease until Release. The statement that took the lease was sent at since; current is the position

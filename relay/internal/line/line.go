@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,7 +32,7 @@ type Line struct {
 	wanted int                // who has the connection, or waits for it
 	hush   context.CancelFunc // ends the wait for notifications
 	ears   map[*Ear]struct{}
-	rests  int // who rests on the connection, see Rest
+	rests  int // who rests on the connection, see Rest; used by who has it
 
 	attending sync.WaitGroup
 }
@@ -74,6 +75,33 @@ func (l *Line) Do(ctx context.Context, f func(*pgx.Conn) error) error {
 	l.give(conn, err)
 	return err
 }
+
+// On is Do for who has begun something on a connection: if that is lost, it fails. The statements of f go on when ctx
+// ends, since an interrupted one would cost all others the connection, and are given up when the server doesn't answer.
+func (l *Line) On(ctx context.Context, conn *pgx.Conn, f func(context.Context) error) error {
+	if _, err := l.take(ctx, conn); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Within)
+	defer cancel()
+	err := f(ctx)
+	l.give(conn, err)
+	return err
+}
+
+// Within is how long a statement may go without an answer. The server ends it before.
+const Within = dial.AnswerWithin + 2*time.Second
+
+// Borrow and Return are On for who needs the connection for longer than a call.
+func (l *Line) Borrow(conn *pgx.Conn) error {
+	_, err := l.take(context.Background(), conn)
+	return err
+}
+
+// Return gives back what Borrow has taken.
+func (l *Line) Return(conn *pgx.Conn) { l.give(conn, errBroken) }
+
+var errBroken = errors.New("the relay's connection to the database broke")
 
 // take waits for the connection. If only is given, it must be that one. A connection that is had is given back.
 func (l *Line) take(ctx context.Context, only *pgx.Conn) (*pgx.Conn, error) {
@@ -209,6 +237,36 @@ func (l *Line) Close(last func(context.Context, *pgx.Conn)) {
 
 var errClosed = errors.New("the relay's connection to the database is closed")
 
+// Rest takes the lock of sessions that rest (relay/polling), once for all that rest on the connection. A frozen process
+// must not keep it for long, so the server ends a session that rests and is silent.
+func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, err error) {
+	err = l.On(ctx, conn, func(ctx context.Context) error {
+		if held = l.rests > 0; !held {
+			const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
+				THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
+			if err := conn.QueryRow(ctx, sql, key).Scan(&held); err != nil {
+				return err
+			}
+		}
+		if held {
+			l.rests++
+		}
+		return nil
+	})
+	return held, err
+}
+
+// Rise gives the lock back when the last one does.
+func (l *Line) Rise(ctx context.Context, conn *pgx.Conn, key int32) error {
+	return l.On(ctx, conn, func(ctx context.Context) error {
+		if l.rests--; l.rests > 0 {
+			return nil
+		}
+		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`, key)
+		return err
+	})
+}
+
 // Ear hears of notifications, and of the loss of the connection.
 type Ear struct {
 	C     chan struct{} // signalled by each
@@ -249,4 +307,17 @@ func (e *Ear) signal() {
 }
 
 // Called reports whether a notification has come since the last call, and forgets it.
-func (e *Ear) Called() bool { return e.calls.Swap(0) > 0 }
+func (e *Ear) Called() bool {
+	select { // before it looks, so that what comes meanwhile is signalled
+	case <-e.C:
+	default:
+	}
+	return e.calls.Swap(0) > 0
+}
+
+// Has reports whether the line still has a connection.
+func (l *Line) Has(conn *pgx.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn == conn
+}
