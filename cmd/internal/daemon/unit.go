@@ -344,5 +344,5 @@ func (u *unit) checkDatabase(ctx context.Context) error {
 		return fmt.Errorf("PostgreSQL at %s:%d is a hot standby, from which messages would be lost: connect to the primary "+
 			"(with several hosts in the URL, add target_session_attrs=read-write)", u.conn.Host, u.conn.Port)
 	}
-	return schema.Check(ctx, conn)
+	return u.migratable(schema.Check(ctx, conn))
 }
