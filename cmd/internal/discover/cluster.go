@@ -29,8 +29,9 @@ type cluster struct {
 
 // checked is what a database said.
 type checked struct {
-	has bool
-	at  time.Time
+	has   bool
+	at    time.Time
+	fault string // why it doesn't say
 }
 
 // askWithin bounds what one database is asked.
@@ -73,9 +74,12 @@ func (c *cluster) look(ctx context.Context, known map[string]bool) ([]item, erro
 		if !c.cfg.ViewerURL.Empty() {
 			it.found.ViewerURL = withDatabase(c.cfg.ViewerURL.Text(), name)
 		}
-		switch err := failed[name]; {
+		err := failed[name]
+		switch {
 		case err != nil && (known[name] || !asked || last.has):
-			it.fault = "it can't be asked whether it has the schema: " + err.Error()
+			it.fault = unasked + err.Error()
+		case last.fault != "":
+			it.fault = unasked + last.fault
 		case !last.has:
 			continue
 		}
@@ -129,10 +133,13 @@ func (c *cluster) askAll(ctx context.Context, names []string) map[string]error {
 			for name := range next {
 				has, err := c.ask(ctx, name)
 				mu.Lock()
-				if err != nil {
+				switch {
+				case err == nil:
+					c.checks[name] = checked{has: has, at: time.Now()}
+				case refused(err):
+					c.checks[name] = checked{at: time.Now(), fault: err.Error()}
+				default:
 					failed[name] = err
-				} else {
-					c.checks[name] = checked{has, time.Now()}
 				}
 				mu.Unlock()
 			}
@@ -159,6 +166,14 @@ func (c *cluster) ask(ctx context.Context, name string) (has bool, err error) {
 		return false, nil // it was dropped, or has another name, since the list was read
 	}
 	return has, err
+}
+
+const unasked = "it can't be asked whether it has the schema: "
+
+// refused reports whether it is the server that says no, and not the network: it is asked again rarely.
+func refused(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (strings.HasPrefix(server.Code, "28") || server.Code == "42501")
 }
 
 // withDatabase is an address with another database in it.

@@ -71,8 +71,9 @@ func (src *source) kind(loaded *load.Loaded, open Open) looker {
 // key is what one in has is among all sources.
 func (src *source) key(of string) string { return src.cfg.Name + "/" + of }
 
-// take takes over what a look has found. What fails leaves what was there.
-func (src *source) take(loaded *load.Loaded, items []item, err error, logger *slog.Logger) {
+// take takes over what a look has found, and reports whether it has something else now. What fails leaves what was
+// there.
+func (src *source) take(loaded *load.Loaded, items []item, err error, logger *slog.Logger) bool {
 	logger = logger.With("source", src.cfg.Name)
 	if err != nil {
 		src.failures++
@@ -80,7 +81,7 @@ func (src *source) take(loaded *load.Loaded, items []item, err error, logger *sl
 			src.failed = text
 			logger.Warn("databases can't be looked for, so those that were found before are kept", "error", text, "databases", len(src.has))
 		}
-		return
+		return false
 	}
 	if src.failed != "" {
 		logger.Info("databases can be looked for again")
@@ -133,6 +134,7 @@ func (src *source) take(loaded *load.Loaded, items []item, err error, logger *sl
 			logger.Info(what, "names", some(names), "databases", len(src.has))
 		}
 	}
+	return len(added)+len(changed)+len(removed) > 0
 }
 
 func same(a, b load.Found) bool {

@@ -4,6 +4,7 @@ package discover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -158,10 +159,8 @@ func (s *Sources) Look(ctx context.Context) {
 	looking.Wait()
 }
 
-// Run looks at each source as often as it says, until ctx ends. changed is called when the databases are others, and
-// looked after every look; calls of both follow one another.
-func (s *Sources) Run(ctx context.Context, changed, looked func()) {
-	var calling sync.Mutex
+// Run looks at each source as often as it says, until ctx ends. changed is called when the databases are others.
+func (s *Sources) Run(ctx context.Context, changed func()) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watched := make(map[*source]context.CancelFunc)
@@ -189,13 +188,9 @@ func (s *Sources) Run(ctx context.Context, changed, looked func()) {
 					case <-src.due:
 					case <-time.After(src.cfg.Every):
 					}
-					others := s.look(own, src)
-					calling.Lock()
-					if others && own.Err() == nil {
+					if s.look(own, src) {
 						changed()
 					}
-					looked()
-					calling.Unlock()
 				}
 			})
 		}
@@ -235,7 +230,9 @@ func (s *Sources) look(ctx context.Context, src *source) (others bool) {
 	if !slices.Contains(s.list, src) {
 		return false // another configuration has come
 	}
-	src.take(loaded, items, err, s.logger)
+	if !src.take(loaded, items, err, s.logger) {
+		return false
+	}
 	before := s.merged
 	s.merge()
 	return !reflect.DeepEqual(before, s.merged)
@@ -292,4 +289,15 @@ func whereabouts(url string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s:%d/%s", strings.ToLower(cfg.Host), cfg.Port, cfg.Database)
+}
+
+// Failed is an error that has the sources that didn't answer, nil if all did.
+func Failed(all []Status) error {
+	var errs []error
+	for _, s := range all {
+		if s.Error != "" {
+			errs = append(errs, fmt.Errorf("source %s: databases can't be looked for: %s", s.Source, s.Error))
+		}
+	}
+	return errors.Join(errs...)
 }
