@@ -211,6 +211,13 @@ func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
 	m.sampled.Set(seconds(r.At))
 }
 
+// forget takes back what a look has found about a destination, for others look at it now.
+func (m *metrics) forget(destination string) {
+	for _, v := range []*prometheus.GaugeVec{m.pending, m.oldest, m.held, m.oldestHeld, m.blocked, m.dead, m.slot} {
+		v.DeleteLabelValues(destination)
+	}
+}
+
 func (m *metrics) retention(r retention.Report) {
 	m.emptied.Add(float64(len(r.Emptied)))
 	if r.Err == nil {

@@ -22,6 +22,9 @@ type Options struct {
 	Discovery func() []discover.Status
 	Process   config.Config
 
+	// Placed means that each part runs where it is placed. Otherwise all parts run.
+	Placed bool
+
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer
 
