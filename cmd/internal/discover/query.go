@@ -104,7 +104,7 @@ func address(parts []mapping.TemplatePart, row map[string]string) (string, error
 		before, after := literals(parts[:i]), literals(parts[i+1:])
 		_, inside, isURL := strings.Cut(before, "://")
 		switch {
-		case !isURL && parts[0].Column == "" && strings.HasSuffix(before, "'"):
+		case !isURL && parts[0].Column == "" && strings.Count(before, "'")%2 == 1: // within quotes
 			b.WriteString(escaped(value))
 		case !isURL && parts[0].Column == "":
 			b.WriteString(quoted(value))
