@@ -184,9 +184,14 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	}
 	w.report, w.readAt = found, began
 	w.history.Add(w.report, time.Now())
-	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
+	if !w.metrics.shared { // otherwise it is summed up at the scrape
+		w.metrics.sample(w.report, w.mine)
+	}
 	return conn
 }
+
+// mine reports whether this relay delivers to the destination.
+func (w *watch) mine(destination string) bool { return slices.Contains(w.destinations, destination) }
 
 // jobs reports whether a job is started and not ended.
 func (w *watch) jobs() bool {
