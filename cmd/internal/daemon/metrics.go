@@ -232,6 +232,13 @@ func backlogOf(r *health.Report, mine func(destination string) bool, emit func(n
 	emit("backlog_read_timestamp_seconds", seconds(r.At))
 }
 
+// forget takes back what a look has found about a destination, for others look at it now.
+func (m *metrics) forget(destination string) {
+	for _, v := range []*prometheus.GaugeVec{m.pending, m.oldest, m.held, m.oldestHeld, m.blocked, m.dead, m.slot} {
+		v.DeleteLabelValues(destination)
+	}
+}
+
 func (m *metrics) retention(r retention.Report) {
 	m.emptied.Add(float64(len(r.Emptied)))
 	if r.Err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,7 @@ type unit struct {
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
+	placed  *placed
 
 	selection  *selection
 	unselected *unselected.Recorder
@@ -139,6 +141,8 @@ func (u *unit) assemble() error {
 			u.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
+	u.placed = newPlaced(len(u.parts), !u.options.Placed)
+	u.announce(func(int) bool { return false })
 	return errors.Join(faults...)
 }
 
@@ -173,19 +177,24 @@ func (u *unit) run(ctx context.Context) error {
 		workers.Go(func() { u.watch.run(background) })
 	}
 	workers.Go(func() { u.notify.run(background) })
+	var err error
+	for err == nil && u.placed.await(ctx) {
+		err = u.work(ctx)
+	}
+	_ = u.unselected.Close() // it is in the log
+	return err
+}
+
+// work uses the database until ctx ends or no part is here any more.
+func (u *unit) work(ctx context.Context) error {
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
-	for _, c := range u.cfg.Destinations {
-		if c.Source != nil && c.Source.Purge != nil {
-			workers.Go(func() { u.purge(background, c) })
-		}
-	}
-	if u.retention != nil {
-		workers.Go(func() { _ = u.retention.Run(background) }) // it ends with background, and reports its errors as they come
-	}
 	err := u.deliver(ctx)
-	_ = u.unselected.Close() // it is in the log
+	if ctx.Err() == nil && !u.placed.fixed && u.registration != nil {
+		u.registration.Close()
+		u.registration = nil
+	}
 	return err
 }
 
@@ -223,6 +232,10 @@ const (
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
 	for pause := beginPause; u.registration == nil && u.watch.outbox; pause = min(2*pause, longestBeginPause) {
+		choices, changed := u.placed.now()
+		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
+			return nil
+		}
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
 		err := u.checkDatabase(attempt)
 		if err == nil {
@@ -235,12 +248,15 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		for _, p := range u.parts {
-			u.watch.note(p.destination.Name, p.group, relay.StateBroken, err)
+		for i, p := range u.parts {
+			if here(choices[i]) {
+				u.watch.note(p.destination.Name, p.group, relay.StateBroken, err)
+			}
 		}
 		u.logger.Warn("the database can't be used yet, and is tried again", "error", err, "pause", pause)
 		select {
 		case <-time.After(pause):
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -264,26 +280,6 @@ func (u *unit) longestLease() (longest time.Duration) {
 		longest = max(longest, c.Lease)
 	}
 	return longest
-}
-
-// deliver runs every part, and returns what they ended with when all have.
-func (u *unit) deliver(ctx context.Context) error {
-	var running sync.WaitGroup
-	errs := make([]error, len(u.parts))
-	for i, p := range u.parts {
-		running.Go(func() {
-			errs[i] = u.runPart(ctx, p)
-			if errs[i] == nil {
-				return
-			}
-			u.notify.stopped(p.destination.Name, errs[i])
-			u.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
-			u.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group",
-				p.group, "error", errs[i])
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }
 
 // purge deletes the delivered rows of a table that asks for it, until ctx ends.

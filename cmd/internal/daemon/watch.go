@@ -40,6 +40,8 @@ type watch struct {
 	live   map[shardGroup]health.Live
 	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
+	leads  bool      // this process has the database's first part
+	wake   chan struct{}
 }
 
 // shardGroup is one of a destination.
@@ -64,21 +66,79 @@ const (
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable)}
+		report: &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable),
+		leads: true, wake: make(chan struct{}, 1)}
 }
 
-// starting notes a shard group that this relay is to work on.
+// starting notes a shard group that this relay is to work on, unless it is known.
 func (w *watch) starting(destination string, group int, ofOutbox bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outbox = w.outbox || ofOutbox
+	at := shardGroup{destination, group}
+	if _, known := w.live[at]; known {
+		return
+	}
 	if !slices.Contains(w.destinations, destination) {
 		w.destinations = append(w.destinations, destination)
 	}
-	w.outbox = w.outbox || ofOutbox
 	owner := w.relay
 	if !ofOutbox {
 		owner = tableOwner(w.relay, destination)
 	}
-	w.live[shardGroup{destination, group}] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
-		Since: time.Now()}
+	w.live[at] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting", Since: time.Now()}
+	w.nudge()
+}
+
+// gone notes that a shard group is another relay's.
+func (w *watch) gone(destination string, group int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := shardGroup{destination, group}
+	delete(w.live, at)
+	delete(w.tables, at)
+	for other := range w.live {
+		if other.destination == destination {
+			return
+		}
+	}
+	if i := slices.Index(w.destinations, destination); i >= 0 {
+		w.destinations = slices.Delete(w.destinations, i, i+1)
+		w.metrics.forget(destination)
+	}
+}
+
+// leading notes whether this relay is the one that does what is done once for the database.
+func (w *watch) leading(is bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leads = is
+}
+
+// nudge has run look again, where it rests. mu is held.
+func (w *watch) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rests reports whether nothing asks for a look: others work on the database, and nobody looks at the console.
+func (w *watch) rests() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.live) == 0 && time.Since(w.seen) > health.ReadWithin
+}
+
+// holds reports whether a part's source is this process's.
+func (w *watch) holds(p part) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch relay.State(w.live[shardGroup{p.destination.Name, p.group}].State) {
+	case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
+		return true
+	}
+	return false
 }
 
 // reads notes a shard group with a table of its own, and how to ask what is known of it.
@@ -102,7 +162,10 @@ func (w *watch) own() (list []health.OwnTable) {
 func (w *watch) note(destination string, group int, state relay.State, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.live[shardGroup{destination, group}]
+	l, known := w.live[shardGroup{destination, group}]
+	if !known {
+		return // it is another relay's
+	}
 	if l.State != string(state) {
 		l.State, l.Since = string(state), time.Now()
 	}
@@ -124,6 +187,17 @@ func (w *watch) run(ctx context.Context) {
 	idle := make(chan struct{}, 1)
 	idle <- struct{}{}
 	for first := true; ctx.Err() == nil; {
+		if w.rests() {
+			if conn != nil {
+				connect.Close(conn)
+				conn = nil
+			}
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		began := time.Now()
 		conn = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain
@@ -197,7 +271,7 @@ func (w *watch) mine(destination string) bool { return slices.Contains(w.destina
 func (w *watch) jobs() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.report.Jobs) > 0
+	return w.leads && len(w.report.Jobs) > 0
 }
 
 // work carries out jobs, on a connection that lasts as long as they do.
@@ -221,11 +295,18 @@ type healthPage struct {
 	Destinations map[string]health.Verdict `json:"destinations"`
 }
 
+// notHere is what a relay knows of a database of which it has no part.
+const notHere = "other members of the fleet deliver from this database"
+
 // health is the verdict on what this relay delivers to, as it is now.
 func (w *watch) health() healthPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
+	if len(w.live) == 0 {
+		verdict := health.Verdict{Finding: health.Finding{State: health.StateIdle, Cause: notHere}, At: time.Now()}
+		return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, map[string]health.Verdict{}}
+	}
 	verdict, each := w.now(report, age).On(w.destinations)
 	return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
@@ -236,6 +317,7 @@ func (w *watch) current() (r *health.Report, age time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
+	w.nudge()
 	return w.now(w.report, age), age, w.err
 }
 
@@ -300,6 +382,10 @@ func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := readiness{Relay: w.relay, Work: w.works()}
+	if len(r.Work) == 0 {
+		r.Ready = true // there is nothing to do here
+		return r
+	}
 	answers := !w.readAt.IsZero() && w.age() <= health.ReadWithin
 	for _, l := range r.Work {
 		switch relay.State(l.State) {
