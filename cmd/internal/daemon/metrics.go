@@ -234,8 +234,8 @@ func backlogOf(r *health.Report, mine func(destination string) bool, emit func(n
 
 // forget takes back what a look has found about a destination, for others look at it now.
 func (m *metrics) forget(destination string) {
-	for _, v := range []*prometheus.GaugeVec{m.pending, m.oldest, m.held, m.oldestHeld, m.blocked, m.dead, m.slot} {
-		v.DeleteLabelValues(destination)
+	for _, v := range m.backlogs {
+		v.DeletePartialMatch(prometheus.Labels{"destination": destination})
 	}
 }
 

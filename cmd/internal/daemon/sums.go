@@ -106,7 +106,7 @@ func (l *look) delivers(destination string) bool {
 
 // elsewhere reports whether other relays deliver from the database, and this one doesn't.
 func (l *look) elsewhere() bool {
-	return len(l.parts) > 0 && !slices.ContainsFunc(l.parts, func(p health.Live) bool { return p.State != string(relay.StateWaiting) }) &&
+	return len(l.parts) == 0 || !slices.ContainsFunc(l.parts, func(p health.Live) bool { return p.State != string(relay.StateWaiting) }) &&
 		l.verdict.Delivers()
 }
 
@@ -126,7 +126,7 @@ func (s *sums) Collect(collected chan<- prometheus.Metric) {
 		if !l.elsewhere() {
 			counts[l.verdict.State]++
 		}
-		if u.metrics.shared {
+		if u.metrics.shared && len(l.parts) > 0 {
 			shared = append(shared, l)
 		}
 	}
