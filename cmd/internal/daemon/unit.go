@@ -104,7 +104,7 @@ func (u *unit) assemble() error {
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := retention.New(u.conn, retention.Config{
-			Interval: u.cfg.Retention.Interval, Observe: u.retained, Logger: u.logger})
+			Interval: u.cfg.Retention.Interval, Lend: u.lend, Observe: u.retained, Logger: u.logger})
 		if err != nil {
 			return err
 		}
@@ -190,6 +190,10 @@ func (u *unit) work(ctx context.Context) error {
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
+	if u.registration != nil {
+		u.watch.borrows(u.registration.Lend)
+		defer u.watch.borrows(nil)
+	}
 	err := u.deliver(ctx)
 	if ctx.Err() == nil && !u.placed.fixed && u.registration != nil {
 		u.registration.Close()
@@ -272,6 +276,11 @@ func (u *unit) register(ctx context.Context) (err error) {
 		Logger:  u.logger,
 	})
 	return err
+}
+
+// lend runs f with the connection of the registration, which is there when it is called.
+func (u *unit) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return u.registration.Lend(ctx, f)
 }
 
 // longestLease is for how long a silent namesake must be believed to deliver.
