@@ -29,6 +29,15 @@ type Member struct {
 	Leaving bool
 }
 
+// Numbered returns the members with the ordinals 0 to count-1, of equal weight.
+func Numbered(count int) []Member {
+	members := make([]Member, count)
+	for i := range members {
+		members[i].Ordinal = i
+	}
+	return members
+}
+
 // Choice has ordinals: who runs a part, and who does if that one can't. Spare is nobody.
 type Choice struct{ First, Second int }
 

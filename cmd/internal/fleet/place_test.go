@@ -17,14 +17,6 @@ func databases(n int, seed uint64) []Part {
 	return parts
 }
 
-func equals(n int) []Member {
-	members := make([]Member, n)
-	for i := range members {
-		members[i] = Member{Name: fmt.Sprintf("relay-%d", i), Ordinal: i}
-	}
-	return members
-}
-
 // except returns members without one of them.
 func except(members []Member, ordinal int) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Ordinal == ordinal })
@@ -50,7 +42,7 @@ func loads(p Placement) map[int]int {
 
 func TestPlacementIsTheSameInEveryProcess(t *testing.T) {
 	t.Parallel()
-	parts, members := databases(300, 1), append(equals(7), Member{Name: "spare", Ordinal: Spare})
+	parts, members := databases(300, 1), append(Numbered(7), Member{Name: "spare", Ordinal: Spare})
 	members[3].Leaving = true
 	want := Place(parts, members)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -68,7 +60,7 @@ func TestPlacementIsTheSameInEveryProcess(t *testing.T) {
 // Members of two versions run together while a fleet is updated: they have to agree.
 func TestPlacementIsThatOfOtherVersions(t *testing.T) {
 	t.Parallel()
-	members := equals(9)
+	members := Numbered(9)
 	members[2].Leaving, members[4].Weight = true, 2.5
 	placement := Place(databases(500, 3), members)
 	h := fnv.New64a()
@@ -85,7 +77,7 @@ func TestEachHasItsShare(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 2))
 	for seed := range uint64(30) {
-		members := equals(2 + rng.IntN(25))
+		members := Numbered(2 + rng.IntN(25))
 		var total float64
 		for i := range members {
 			members[i].Leaving = i > 0 && rng.IntN(5) == 0
@@ -122,7 +114,7 @@ func TestAMemberThatJoinsTakesItsShareAndNothingElseMoves(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
 		parts := databases(1000, seed)
-		before, after := Place(parts, equals(20)), Place(parts, equals(21))
+		before, after := Place(parts, Numbered(20)), Place(parts, Numbered(21))
 		for part, choice := range after {
 			if was := before[part].First; was != choice.First && choice.First != 20 {
 				t.Fatalf("seed %d: %v moves from %d to %d", seed, part, was, choice.First)
@@ -137,7 +129,7 @@ func TestAMemberThatJoinsTakesItsShareAndNothingElseMoves(t *testing.T) {
 func TestThePartsOfOneThatLeavesGoToTheirSecondChoicesAndBack(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
-		parts, members := databases(1000, seed), equals(20)
+		parts, members := databases(1000, seed), Numbered(20)
 		before := Place(parts, members)
 		gone := int(seed)
 		members[gone].Leaving = true
@@ -175,7 +167,7 @@ func TestAPartThatIsAddedMovesFewOthers(t *testing.T) {
 	for seed := range uint64(10) {
 		parts := databases(1010, seed)
 		for i := 1000; i < len(parts); i++ {
-			moves := moved(Place(parts[:i], equals(20)), Place(parts[:i+1], equals(20)))
+			moves := moved(Place(parts[:i], Numbered(20)), Place(parts[:i+1], Numbered(20)))
 			total, worst, n = total+moves, max(worst, moves), n+1
 		}
 	}
@@ -198,10 +190,10 @@ func TestFewMembersAndFewParts(t *testing.T) {
 		{"one that leaves", []Member{{Ordinal: 0, Leaving: true}}, false, false},
 		{"one", []Member{{Ordinal: 0}}, true, false},
 		{"one with a high ordinal", []Member{{Ordinal: 11}}, true, false},
-		{"two", equals(2), true, true},
+		{"two", Numbered(2), true, true},
 		{"two of which one leaves", []Member{{Ordinal: 0}, {Ordinal: 1, Leaving: true}}, true, false},
 		{"one that leaves, whose ordinal was taken", []Member{{Ordinal: 0, Leaving: true}, {Ordinal: 0}}, true, false},
-		{"more members than parts", equals(12), true, true},
+		{"more members than parts", Numbered(12), true, true},
 	} {
 		for _, n := range []int{0, 1, 2, 5} {
 			placement := Place(databases(n, 1), c.members)
@@ -220,7 +212,7 @@ func TestFewMembersAndFewParts(t *testing.T) {
 func BenchmarkPlace(b *testing.B) {
 	for _, size := range []struct{ parts, members int }{{1_000, 20}, {10_000, 60}, {100_000, 600}} {
 		b.Run(fmt.Sprintf("%dx%d", size.parts, size.members), func(b *testing.B) {
-			parts, members := databases(size.parts, 1), equals(size.members)
+			parts, members := databases(size.parts, 1), Numbered(size.members)
 			for b.Loop() {
 				Place(parts, members)
 			}
