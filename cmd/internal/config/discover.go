@@ -157,7 +157,8 @@ func (d *Discovery) check(r *findings.Report, at string, unopened bool) {
 	for name, patterns := range map[string][]string{"match": d.Match, "except": d.Except} {
 		for i, p := range patterns {
 			_, err := path.Match(p, "")
-			r.Check(err == nil && p != "", fields.Element(at+"."+name, i), "%q is no pattern; it has * for any text and ? for one character", p)
+			r.Check(err == nil && p != "", fields.Element(at+"."+name, i),
+				"%q is no pattern; it has * for any text and ? for one character", p)
 		}
 	}
 	_, ok := d.NameOf("x")
@@ -184,7 +185,8 @@ func (d *Discovery) check(r *findings.Report, at string, unopened bool) {
 	for i, to := range d.Destinations {
 		path := fields.Element(at+".destinations", i) + ".broker"
 		r.Check(to.Broker.File == nil && to.Broker.Archive == nil, path,
-			"a file or a directory is for one database, and there may be several: choose another broker, or name the databases in databases")
+			"a file or a directory is for one database, and there may be several: choose another broker, or name the "+
+				"databases in databases")
 		r.Check(to.Replication == nil || to.Replication.Slot == "", fields.Element(at+".destinations", i)+".replication.slot",
 			"a slot is for one database, and there may be several: leave it out, and each has one with its name")
 	}
@@ -192,7 +194,8 @@ func (d *Discovery) check(r *findings.Report, at string, unopened bool) {
 
 func checkURL(r *findings.Report, at string, url scalar.URL, required bool) {
 	if url.Empty() {
-		r.Check(!required || r.Faulty(at+"_file"), at, "not given; set it, or %s_file, or the environment variable %s", at, fields.Variable(at))
+		r.Check(!required || r.Faulty(at+"_file"), at, "not given; set it, or %s_file, or the environment variable %s",
+			at, fields.Variable(at))
 		return
 	}
 	complaint := connect.Complaint(url.Text())

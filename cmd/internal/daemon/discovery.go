@@ -44,7 +44,8 @@ func newFindings(b *book, status func() []discover.Status) {
 		b.describe("discovery_failures_total", "counter", "Looks at a source of databases that failed. What it had is kept.", "source"),
 		b.describe("discovery_withheld_databases", "gauge", "Databases that a source has no more and that are kept, because too many "+
 			"would vanish at once.", "source"),
-		b.describe("discovery_left_out_databases", "gauge", "Databases that a source has and that can't be delivered from as it says.", "source"),
+		b.describe("discovery_left_out_databases", "gauge", "Databases that a source has and that can't be delivered from as "+
+			"it says.", "source"),
 		b.describe("discovery_looked_timestamp_seconds", "gauge", "When a source of databases last answered; 0 for never.", "source")})
 }
 
@@ -67,7 +68,8 @@ func (f *findings) Collect(collected chan<- prometheus.Metric) {
 		if !s.LookedAt.IsZero() {
 			looked = seconds(s.LookedAt)
 		}
-		for i, value := range []float64{float64(len(s.Databases)), float64(s.Failures), float64(len(s.Withheld)), float64(len(s.LeftOut)), looked} {
+		for i, value := range []float64{float64(len(s.Databases)), float64(s.Failures), float64(len(s.Withheld)),
+			float64(len(s.LeftOut)), looked} {
 			kind := prometheus.GaugeValue
 			if i == 1 {
 				kind = prometheus.CounterValue

@@ -87,7 +87,8 @@ func (c *cluster) look(ctx context.Context, known map[string]bool) ([]item, erro
 	}
 	for _, name := range forbidden {
 		if known[name] {
-			items = append(items, item{name: name, fault: "this role has no right to connect to it any more: grant CONNECT, or leave it out by except"})
+			items = append(items, item{name: name, fault: "this role has no right to connect to it any more: grant CONNECT, or " +
+				"leave it out by except"})
 		}
 	}
 	c.checks = there

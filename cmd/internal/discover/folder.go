@@ -14,8 +14,8 @@ import (
 )
 
 // folder finds the databases that are files. A ConfigMap or Secret that is mounted is a folder of links to ..data/NAME,
-// and ..data is a link to the folder with the files, which Kubernetes replaces at once; so all files are read below what
-// ..data leads to, and are of one version.
+// and ..data is a link to the folder with the files, which Kubernetes replaces at once. So all files are read below
+// what ..data leads to, and are of one version.
 type folder struct{ path string }
 
 // most bounds what is read of a file: a database's settings are a page or two.

@@ -60,7 +60,8 @@ type looker interface {
 func (src *source) kind(loaded *load.Loaded, open Open) looker {
 	switch cfg := &src.cfg; {
 	case cfg.Cluster != nil:
-		return &cluster{cfg: *cfg.Cluster, takes: cfg.Takes, open: open, origin: src.origin + ".cluster.url", checks: make(map[string]checked)}
+		return &cluster{cfg: *cfg.Cluster, takes: cfg.Takes, open: open, origin: src.origin + ".cluster.url",
+			checks: make(map[string]checked)}
 	case cfg.Query != nil:
 		return &query{cfg: *cfg.Query, open: open, origin: src.origin + ".query.url"}
 	default:
@@ -159,8 +160,8 @@ func (src *source) vanish(present map[string]bool, logger *slog.Logger) []string
 			if all {
 				advice = "if they are to go, take the source out of discover, and have the configuration read again (SIGHUP)"
 			}
-			logger.Error("more databases would vanish at once than max_vanish allows, so all are kept", "names", some(gone), "vanished", len(gone),
-				"databases", len(src.has), "most", most, "next", advice)
+			logger.Error("more databases would vanish at once than max_vanish allows, so all are kept", "names", some(gone),
+				"vanished", len(gone), "databases", len(src.has), "most", most, "next", advice)
 		}
 		src.withheld = gone
 		return nil

@@ -129,7 +129,8 @@ func (s *Sources) Status() (all []Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, src := range s.list {
-		st := Status{Source: src.cfg.Name, LookedAt: src.at, Databases: []string{}, Withheld: src.withheld, Error: src.failed, Failures: src.failures}
+		st := Status{Source: src.cfg.Name, LookedAt: src.at, Databases: []string{}, Withheld: src.withheld, Error: src.failed,
+			Failures: src.failures}
 		for _, key := range slices.Sorted(maps.Keys(src.has)) {
 			if name := src.has[key].entry.Name; s.belongs[name] == src.key(key) {
 				st.Databases = append(st.Databases, name)
@@ -258,8 +259,8 @@ func (s *Sources) merge() {
 					continue
 				}
 				if other, taken := names[name]; taken {
-					src.clash(name, fmt.Sprintf("%s has a database of that name, which was there before: give a prefix, or leave one out by "+
-						"except", other), s.logger)
+					src.clash(name, fmt.Sprintf("%s has a database of that name, which was there before: give a prefix, or leave "+
+						"one out by except", other), s.logger)
 					continue
 				}
 				if other, taken := places[h.at]; taken && h.at != "" {

@@ -39,7 +39,8 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 		if errors.As(err, &where) {
 			err = where.Err
 		}
-		return nil, fmt.Errorf("no answer from the relay at %s: %w: check --server, and that a relay listens there (http.listen)", r.base, err)
+		return nil, fmt.Errorf("no answer from the relay at %s: %w: check --server, and that a relay listens there (http.listen)",
+			r.base, err)
 	}
 	defer answer.Body.Close()
 	var running Running
