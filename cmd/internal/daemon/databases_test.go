@@ -183,7 +183,7 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 		c.Destinations = append(c.Destinations, other)
 		c.Destinations[0].ShardGroups = 2
 	}), from("added", added.Config(), nil)}
-	if err := m.d.Reload(next); err != nil {
+	if err := m.d.Reload(next[0].Config, next); err != nil {
 		t.Fatal(err)
 	}
 	m.send(added, "added-1")
@@ -225,7 +225,8 @@ func TestTheTimeoutsOfADatabaseBindNeitherTheMonitorNorTheAPI(t *testing.T) {
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
 		db.Exec("ALTER DATABASE " + cfg.Database + " SET " + name + " = '31s'")
 	}
-	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "one"))
+	u, err := newUnit(from("one", cfg, nil), m, &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +375,7 @@ func TestDatabasesShareABrokersClient(t *testing.T) {
 	m.write(billing, "first")
 	delivered("orders", 1)
 	delivered("billing", 1)
-	if err := m.d.Reload(both[1:]); err != nil {
+	if err := m.d.Reload(both[1].Config, both[1:]); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the other one has ended", func() bool {

@@ -277,8 +277,13 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) (_ *pgx.Conn, ok bool)
 func (w *watch) take(found *health.Report, began time.Time) {
 	w.report, w.readAt, w.err = found, began, nil
 	w.history.Add(w.report, time.Now())
-	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
+	if !w.metrics.shared { // otherwise it is summed up at the scrape
+		w.metrics.sample(w.report, w.mine)
+	}
 }
+
+// mine reports whether this relay delivers to the destination.
+func (w *watch) mine(destination string) bool { return slices.Contains(w.destinations, destination) }
 
 // jobs reports whether a job is started and not ended.
 func (w *watch) jobs() bool {
