@@ -291,7 +291,9 @@ type lineBell struct {
 	ear  *line.Ear
 }
 
-func (b *lineBell) take(ctx context.Context, key int32) (bool, error) { return b.line.Rest(ctx, b.conn, key) }
+func (b *lineBell) take(ctx context.Context, key int32) (bool, error) {
+	return b.line.Rest(ctx, b.conn, key)
+}
 
 func (b *lineBell) drop(ctx context.Context, key int32) error { return b.line.Rise(ctx, b.conn, key) }
 

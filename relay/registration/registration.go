@@ -150,7 +150,7 @@ func (r *Registration) Close() {
 // register connects and takes the name. The name's row then identifies this connection, by which other relays find out
 // whether this process lives.
 func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
-	conn, err := lease.Connect(ctx, r.conn, r.name)
+	conn, err := lease.ConnectSmall(ctx, r.conn, r.name)
 	if err != nil {
 		return nil, err
 	}
