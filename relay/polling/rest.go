@@ -44,8 +44,10 @@ const (
 	// Between polls that find something. A session that finds messages more often polls at its own pace.
 	restBelow, restAbove = 2500 * time.Microsecond, 4 * time.Millisecond
 
-	// restIdle is the longest pause of a session that rests, for rows that come without a notification.
-	restIdle = time.Second
+	// restIdle is the pause of a session that rests, for rows that come without a notification. Where nothing has come
+	// for restLong, and no such row within restWary, it is restMost.
+	restIdle, restMost = time.Second, 5 * time.Second
+	restLong, restWary = 30 * time.Second, 10 * time.Minute
 
 	// restAway is how long the lock is kept while Next isn't called. Writers would notify to no avail.
 	restAway = time.Second

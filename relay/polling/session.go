@@ -57,6 +57,7 @@ type snapshotSession struct {
 	flushAgain time.Time     // before this time, waiting for a flush is pointless
 	inVain     time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
 	foundAt    time.Time     // when a poll last found something
+	uncalled   time.Time     // when a poll last found something of which no notification had come
 	sharing    sharing
 	alarm      *alarm
 }
@@ -313,6 +314,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 	}
 	asked := time.Now()
 	s.asked = asked
+	waited := s.resting && s.reader.rest.held
 	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
 	if err != nil {
 		return nil, err
@@ -338,6 +340,9 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 			s.pool.Put(pg)
 			pg = nil
 		}
+	}
+	if found := pg != nil || large; found && waited && !called {
+		s.uncalled = asked
 	}
 	s.schedule(asked, pg != nil || large)
 	if pg != nil && since < sharedBelow {
@@ -483,7 +488,11 @@ func (s *snapshotSession) schedule(asked time.Time, found bool) {
 	}
 	if s.resting = s.reader.rest.held; s.resting {
 		s.pause = max(restIdle, cfg.PollIdle)
+		if now.Sub(s.foundAt) > restLong && now.Sub(s.uncalled) > restWary {
+			s.pause = max(restMost, cfg.PollIdle)
+		}
 	}
+	s.rests()
 	took := now.Sub(asked)
 	s.pollAt = asked.Add(max(s.pause, took+min(took, s.pause)))
 }
@@ -600,12 +609,14 @@ func (s *snapshotSession) Held(ctx context.Context, lanes []string, limit int) (
 	return lists, err
 }
 
-func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err error) {
-	err = s.lease.Query(func(conn *pgx.Conn) error {
-		c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
-		return err
+func (s *snapshotSession) Controls(ctx context.Context) (relay.Controls, error) {
+	return s.controls(func() (c relay.Controls, err error) {
+		err = s.lease.Query(func(conn *pgx.Conn) error {
+			c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
+			return err
+		})
+		return c, err
 	})
-	return c, err
 }
 
 func (s *snapshotSession) Recognize(ctx context.Context, identity []string) error {
@@ -631,6 +642,7 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.Expires() }
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
 	s.sharing.close()
+	s.setApart(false)
 	s.reader.hangUp()
 	s.alarm.end()
 	err := s.lease.Release(ctx, s.position)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/lease"
 	"github.com/pgoutbox/outbox/relay/internal/line"
 	"github.com/pgoutbox/outbox/relay/internal/messages"
@@ -36,10 +37,14 @@ const (
 type sharing struct {
 	never   bool          // it has connections of its own all the time
 	writes  bool          // on the shared connection, too
+	apart   bool          // the registration knows that it doesn't
 	again   time.Time     // before, it doesn't try to open or close any
 	opening chan struct{} // closed when opened has the outcome; nil: it opens none
 	opened  ownConnections
 	last    atomic.Int64 // when it settled something, in nanoseconds of the time of day
+
+	resting atomic.Pointer[line.Line] // the one that calls it, while it does nothing but wait
+	free    free                      // used by Controls
 }
 
 // ownConnections are those that a session has when it doesn't share.
@@ -58,6 +63,20 @@ func (o *ownConnections) hangUp() {
 }
 
 func (g *sharing) settled(now time.Time) { g.last.Store(now.UnixNano()) }
+
+// setApart notes whether the session writes on a connection of its own.
+func (s *snapshotSession) setApart(is bool) {
+	r := s.source.cfg.Registration
+	if r == nil || s.sharing.apart == is {
+		return
+	}
+	s.sharing.apart = is
+	change := -1
+	if is {
+		change = 1
+	}
+	r.Line().Apart(change)
+}
 
 // close waits for what is being opened, and closes it. No Next runs.
 func (g *sharing) close() {
@@ -119,6 +138,7 @@ func (s *snapshotSession) share(ctx context.Context) error {
 		return nil
 	}
 	g.writes = true
+	s.setApart(false)
 	return s.lease.Share(ctx, s.reader.line, s.reader.conn)
 }
 
@@ -179,6 +199,7 @@ func (s *snapshotSession) adopt(ctx context.Context) error {
 		return nil
 	}
 	g.writes = false
+	s.setApart(true)
 	return s.lease.Own(ctx, o.writing)
 }
 
@@ -274,6 +295,44 @@ func newSharedReader(ctx context.Context, ln *line.Line, conn *pgx.Conn, pool *m
 		return nil, err
 	}
 	return r, nil
+}
+
+// free is what is known of a destination that has no controls.
+type free struct {
+	line  *line.Line
+	calls int64 // as many notifications had come before the look
+	at    time.Time
+}
+
+// freeFor is how long a session that rests believes that there are no controls: a verb that makes one notifies it.
+const freeFor = 5 * time.Second
+
+// controls reads the controls, or knows that there are none, since nobody has called since it looked.
+func (s *snapshotSession) controls(read func() (relay.Controls, error)) (relay.Controls, error) {
+	g, resting := &s.sharing, s.sharing.resting.Load()
+	if resting == nil {
+		g.free = free{}
+		return read()
+	}
+	calls := resting.Calls()
+	if g.free.line == resting && g.free.calls == calls && time.Since(g.free.at) < freeFor {
+		return relay.Controls{}, nil
+	}
+	now := time.Now()
+	c, err := read()
+	if g.free = (free{}); err == nil && len(c.Pauses) == 0 && c.Rate == 0 {
+		g.free = free{resting, calls, now}
+	}
+	return c, err
+}
+
+// rests notes whether the session does nothing but wait for notifications on the shared connection.
+func (s *snapshotSession) rests() {
+	if s.reader.line != nil && s.sharing.writes && s.reader.rest.held {
+		s.sharing.resting.Store(s.reader.line)
+	} else {
+		s.sharing.resting.Store(nil)
+	}
 }
 
 // with runs the statements of f. On a shared connection they go on when ctx ends.

@@ -50,6 +50,7 @@ func (s *Snapshot) start(ctx context.Context, writing *lease.Link, row cursors.R
 		defer cancel()
 		return nil, errors.Join(err, session.lease.Release(closing, session.position))
 	}
+	session.setApart(true)
 	return session, nil
 }
 

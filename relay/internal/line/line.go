@@ -32,7 +32,9 @@ type Line struct {
 	wanted int                // who has the connection, or waits for it
 	hush   context.CancelFunc // ends the wait for notifications
 	ears   map[*Ear]struct{}
-	rests  int // who rests on the connection, see Rest; used by who has it
+	rests  int   // who rests on the connection, see Rest
+	apart  int   // who has connections of its own besides
+	called int64 // notifications
 
 	attending sync.WaitGroup
 }
@@ -241,7 +243,7 @@ var errClosed = errors.New("the relay's connection to the database is closed")
 // must not keep it for long, so the server ends a session that rests and is silent.
 func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, err error) {
 	err = l.On(ctx, conn, func(ctx context.Context) error {
-		if held = l.rests > 0; !held {
+		if held = l.resting(0) > 0; !held {
 			const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
 				THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
 			if err := conn.QueryRow(ctx, sql, key).Scan(&held); err != nil {
@@ -249,7 +251,7 @@ func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, 
 			}
 		}
 		if held {
-			l.rests++
+			l.resting(1)
 		}
 		return nil
 	})
@@ -259,12 +261,40 @@ func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, 
 // Rise gives the lock back when the last one does.
 func (l *Line) Rise(ctx context.Context, conn *pgx.Conn, key int32) error {
 	return l.On(ctx, conn, func(ctx context.Context) error {
-		if l.rests--; l.rests > 0 {
+		if l.resting(-1) > 0 {
 			return nil
 		}
 		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`, key)
 		return err
 	})
+}
+
+func (l *Line) resting(change int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rests += change
+	return l.rests
+}
+
+// Apart notes that one more of those who use the line has connections of its own, or one less.
+func (l *Line) Apart(change int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.apart += change
+}
+
+// Calm reports whether little happens: somebody rests on the connection, and nobody has another one.
+func (l *Line) Calm() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil && l.rests > 0 && l.apart == 0
+}
+
+// Calls counts the notifications.
+func (l *Line) Calls() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.called
 }
 
 // Ear hears of notifications, and of the loss of the connection.
@@ -293,6 +323,7 @@ func (l *Line) Deafen(e *Ear) {
 func (l *Line) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.called++
 	for e := range l.ears {
 		e.calls.Add(1)
 		e.signal()
