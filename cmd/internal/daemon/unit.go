@@ -7,11 +7,10 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
@@ -43,6 +42,7 @@ type unit struct {
 	retention *retention.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
+	kept    atomic.Int64 // segments that could not be emptied
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
@@ -71,12 +71,12 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, options Options) (*unit, error) {
+func newUnit(db Database, m *metrics, clients *brokers.Pool, options Options) (*unit, error) {
 	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
 	}
-	u.metrics = newMetrics(newBook(registry, db.Name))
+	u.metrics = m
 	if err := u.assemble(); err != nil {
 		u.release()
 		return nil, err
@@ -98,11 +98,13 @@ func (u *unit) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
 	u.watch.database = u.displayName()
-	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	if !u.metrics.shared {
+		newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	}
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := retention.New(u.conn, retention.Config{
-			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
+			Interval: u.cfg.Retention.Interval, Lend: u.lend, Observe: u.retained, Logger: u.logger})
 		if err != nil {
 			return err
 		}
@@ -188,6 +190,10 @@ func (u *unit) work(ctx context.Context) error {
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
+	if u.registration != nil {
+		u.watch.borrows(u.registration.Lend)
+		defer u.watch.borrows(nil)
+	}
 	err := u.deliver(ctx)
 	if ctx.Err() == nil && !u.placed.fixed && u.registration != nil {
 		u.registration.Close()
@@ -272,6 +278,11 @@ func (u *unit) register(ctx context.Context) (err error) {
 	return err
 }
 
+// lend runs f with the connection of the registration, which is there when it is called.
+func (u *unit) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return u.registration.Lend(ctx, f)
+}
+
 // longestLease is for how long a silent namesake must be believed to deliver.
 func (u *unit) longestLease() (longest time.Duration) {
 	for _, c := range u.cfg.Destinations {
@@ -320,7 +331,7 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
-	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
+	inFlight := u.metrics.inFlight.WithLabelValues(u.metrics.label(c.Name))
 	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)) }), engine)
 	if err != nil {
 		return err
