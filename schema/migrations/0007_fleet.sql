@@ -8,7 +8,7 @@ CREATE TABLE outbox.members (
     lock       integer          NOT NULL, -- another one for each session
     ordinal    integer          CHECK (ordinal >= 0), -- NULL: a spare, which has no parts yet
     weight     double precision NOT NULL DEFAULT 1 CHECK (weight > 0),
-    placing    integer          NOT NULL DEFAULT 1, -- how its build places
+    placement  integer          NOT NULL DEFAULT 1, -- how its build places parts
     version    text             NOT NULL DEFAULT '',
     host       text             NOT NULL DEFAULT '',
     pid        integer          NOT NULL DEFAULT 0,

@@ -75,7 +75,7 @@ type beat struct {
 
 const (
 	// lookEvery is how often a member looks, and says that it is there, if nothing happens.
-	lookEvery = 2 * time.Second
+	lookEvery = time.Second
 	// A member is silent if its beat hasn't changed for silentAfter in which this process has looked silentLooks times:
 	// if the home hangs, nobody is taken for dead.
 	silentAfter = 4 * lookEvery
@@ -214,7 +214,7 @@ func (h *Home) take(rows []row) {
 		b.looks++
 		h.beats[r.Instance] = b
 		silent := b.looks > silentLooks && time.Since(b.since) > silentAfter && r.Instance != h.cfg.Instance
-		record := fleet.Record{Name: r.Name, Instance: r.Instance, Ordinal: fleet.Spare, Weight: r.Weight, Version: r.Placing, Joined: r.Joined,
+		record := fleet.Record{Name: r.Name, Instance: r.Instance, Ordinal: fleet.Spare, Weight: r.Weight, Version: r.Placement, Joined: r.Joined,
 			Leaving: r.Leaving, Alive: r.Lives && !silent}
 		if r.Ordinal != nil {
 			record.Ordinal = *r.Ordinal

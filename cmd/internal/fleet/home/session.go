@@ -112,7 +112,7 @@ type row struct {
 	Lock           int32
 	Ordinal        *int
 	Weight         float64
-	Placing        int
+	Placement      int
 	Joined, Beat   time.Time
 	Leaving        bool
 	Left           *time.Time
@@ -128,7 +128,7 @@ func (s *session) look(ctx context.Context) (now time.Time, rows []row, err erro
 	b.Queue(`UPDATE outbox.members SET beat_at = clock_timestamp() WHERE fleet = $1 AND instance = $2::text::uuid AND lock = $3`,
 		s.cfg.Fleet, s.cfg.Instance, s.lock)
 	b.Queue(`SELECT clock_timestamp()`)
-	b.Queue(`SELECT m.name, m.instance::text, m.lock, m.ordinal, m.weight, m.placing, m.joined_at, m.beat_at, m.leaving, m.left_at, m.cause, `+
+	b.Queue(`SELECT m.name, m.instance::text, m.lock, m.ordinal, m.weight, m.placement, m.joined_at, m.beat_at, m.leaving, m.left_at, m.cause, `+
 		livesSQL+` FROM outbox.members m WHERE m.fleet = $1 ORDER BY m.name, m.joined_at`, s.cfg.Fleet)
 	results := s.pg.SendBatch(ctx, b)
 	_, err = results.Exec()
@@ -166,11 +166,11 @@ func (s *session) exec(ctx context.Context, what, sql string, args ...any) (chan
 
 // joinSQL writes the row of a member, unless another live one has its name. One that others took for dead is there again.
 const joinSQL = `
-INSERT INTO outbox.members AS m (fleet, instance, name, lock, weight, placing, version, host, pid)
+INSERT INTO outbox.members AS m (fleet, instance, name, lock, weight, placement, version, host, pid)
 SELECT $1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9
 WHERE NOT EXISTS (SELECT FROM outbox.members m WHERE m.fleet = $1 AND m.name = $3 AND m.instance <> $2::text::uuid
 	AND NOT m.leaving AND m.left_at IS NULL AND ` + livesSQL + `)
-ON CONFLICT (fleet, instance) DO UPDATE SET lock = excluded.lock, left_at = NULL, leaving = false, cause = '', joined_at = excluded.joined_at,
+ON CONFLICT (fleet, instance) DO UPDATE SET lock = excluded.lock, left_at = NULL, leaving = false, cause = '',
 	beat_at = excluded.beat_at`
 
 func (s *session) join(ctx context.Context) (joined bool, err error) {
@@ -183,15 +183,12 @@ func (s *session) join(ctx context.Context) (joined bool, err error) {
 	if weight == 0 {
 		weight = 1
 	}
-	joined, err = s.exec(ctx, "join the fleet", joinSQL, c.Instance, c.Name, s.lock, weight, placing, c.Version, host, os.Getpid())
+	joined, err = s.exec(ctx, "join the fleet", joinSQL, c.Instance, c.Name, s.lock, weight, fleet.Version, c.Version, host, os.Getpid())
 	if err == nil && !joined {
 		err = fmt.Errorf("%w: %q; give this one another --name", ErrNamesake, c.Name)
 	}
 	return joined, err
 }
-
-// placing is how this build places parts.
-const placing = 1
 
 func (s *session) leave(ctx context.Context) (bool, error) {
 	return s.exec(ctx, "leave the fleet", `UPDATE outbox.members SET leaving = true, left_at = coalesce(left_at, clock_timestamp()), cause = 'it stops'
