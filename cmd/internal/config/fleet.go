@@ -49,14 +49,14 @@ func (f *Fleet) check(r *findings.Report) {
 	if r.Faulty("fleet.home.url_file") {
 		return
 	}
-	r.Check(f.Count > 0, "fleet", "neither home.url, or home.url_file, nor count is given: name a database where the members know each other, "+
-		"or say how many there are, as a StatefulSet with a fixed number of replicas has")
+	r.Check(f.Count > 0, "fleet", "neither home.url, or home.url_file, nor count is given: name a database where the members "+
+		"know each other, or say how many there are, as a StatefulSet with a fixed number of replicas has")
 	r.Check(f.Weight == 1, "fleet.weight", "given without a home: the others don't know it; set home.url, or take it away")
 	if f.Count > 0 {
 		ordinal, err := f.Position("")
 		r.Check(err == nil, "fleet.ordinal", "%v", err)
-		r.Check(err != nil || ordinal < f.Count, "fleet.ordinal", "%d, and there are %d members, with the ordinals 0 to %d: raise count on all of them, "+
-			"or lower the ordinal", ordinal, f.Count, f.Count-1)
+		r.Check(err != nil || ordinal < f.Count, "fleet.ordinal", "%d, and there are %d members, with the ordinals 0 to %d: raise "+
+			"count on all of them, or lower the ordinal", ordinal, f.Count, f.Count-1)
 	}
 }
 

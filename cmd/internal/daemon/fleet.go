@@ -46,8 +46,8 @@ func newFleetMetrics(b *book) fleetMetrics {
 		members: b.single("fleet_members", "Members of the fleet that have an ordinal and don't leave, as this one knows."),
 		frozen:  b.single("fleet_frozen", "1 while the fleet's home can't be read, so that the placement stays as it is."),
 		ordinal: b.single("fleet_ordinal", "The ordinal of this member; -1 while it is a spare."),
-		parts: b.gauge("fleet_parts", "Shard groups of destinations, of all databases, of which this member is the first choice, or the second.",
-			"choice"),
+		parts: b.gauge("fleet_parts", "Shard groups of destinations, of all databases, of which this member is the first choice, "+
+			"or the second.", "choice"),
 		moves: b.counter("fleet_moves_total", "Shard groups of destinations that this member has taken over, by cause: start (nobody "+
 			"had it), join (this member, or one that had it, has another ordinal), leave (the one that had it stops), death (it is "+
 			"dead or silent) or share (the shares have changed).", "cause"),

@@ -121,7 +121,7 @@ func (f *fleetRig) settled(what string, members ...*fleetMember) {
 	f.t.Logf("%s: after %v", what, time.Since(began).Round(time.Millisecond))
 }
 
-// Members share the databases evenly; one that comes, leaves or dies moves its share alone, and everything is delivered.
+// Members share the databases evenly; one that comes or leaves moves its share alone, and everything is delivered.
 func TestAFleetSharesItsDatabasesEvenly(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 12)
@@ -131,7 +131,7 @@ func TestAFleetSharesItsDatabasesEvenly(t *testing.T) {
 	f.settled("a third", one, two, three)
 	for _, m := range []*fleetMember{one, two, three} {
 		if p := m.page(); p.First < 3 || p.First > 5 || p.Second < 2 {
-			t.Errorf("%s has %d parts, and is the second choice of %d, of %d with three members", m.name, p.First, p.Second, len(f.databases))
+			t.Errorf("%s has %d parts of %d, and is the second choice of %d", m.name, p.First, len(f.databases), p.Second)
 		}
 	}
 	for i, db := range f.databases {

@@ -149,7 +149,8 @@ func (h *Home) Run(ctx context.Context) {
 func (h *Home) away(err error) {
 	if text := err.Error(); text != h.logged {
 		h.logged = text
-		h.cfg.Logger.Warn("the fleet's home can't be used: who delivers what stays as it is, and it is tried again", "fleet", h.cfg.Fleet, "error", err)
+		h.cfg.Logger.Warn("the fleet's home can't be used: who delivers what stays as it is, and it is tried again", "fleet",
+			h.cfg.Fleet, "error", err)
 	}
 	clear(h.beats)
 	h.next(false, time.Time{}, err)
@@ -160,7 +161,8 @@ func (h *Home) next(readable bool, now time.Time, err error) fleet.Step {
 	h.mu.Lock()
 	leaving := h.leaving
 	h.mu.Unlock()
-	step := h.core.Next(fleet.View{Readable: readable, Now: now, Records: h.records, Parts: h.cfg.Parts(), Holds: h.cfg.Holds(), Leaving: leaving})
+	step := h.core.Next(fleet.View{Readable: readable, Now: now, Records: h.records, Parts: h.cfg.Parts(), Holds: h.cfg.Holds(),
+		Leaving: leaving})
 	if !readable {
 		h.setWatch(watched{})
 	}
@@ -214,8 +216,8 @@ func (h *Home) take(rows []row) {
 		b.looks++
 		h.beats[r.Instance] = b
 		silent := b.looks > silentLooks && time.Since(b.since) > silentAfter && r.Instance != h.cfg.Instance
-		record := fleet.Record{Name: r.Name, Instance: r.Instance, Ordinal: fleet.Spare, Weight: r.Weight, Version: r.Placement, Joined: r.Joined,
-			Leaving: r.Leaving, Alive: r.Lives && !silent}
+		record := fleet.Record{Name: r.Name, Instance: r.Instance, Ordinal: fleet.Spare, Weight: r.Weight, Version: r.Placement,
+			Joined: r.Joined, Leaving: r.Leaving, Alive: r.Lives && !silent}
 		if r.Ordinal != nil {
 			record.Ordinal = *r.Ordinal
 		}

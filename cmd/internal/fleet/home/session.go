@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/cmd/internal/fleet"
-	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/internal/shell"
 	"github.com/pgoutbox/outbox/internal/sqlstate"
@@ -57,9 +56,6 @@ func open(ctx context.Context, cfg *Config) (_ *session, err error) {
 			dial.HangUp(pg)
 		}
 	}()
-	if err := cursors.RefuseStandby(ctx, pg); err != nil {
-		return nil, err
-	}
 	if err := check(ctx, pg); err != nil {
 		return nil, err
 	}
@@ -87,11 +83,14 @@ func open(ctx context.Context, cfg *Config) (_ *session, err error) {
 
 // check says what the home lacks.
 func check(ctx context.Context, pg *pgx.Conn) error {
-	var may bool
-	sql := "SELECT " + schema.MaySQL("members", "SELECT", "INSERT", "UPDATE", "DELETE") + " AND " +
+	var standby, may bool
+	sql := "SELECT pg_is_in_recovery(), " + schema.MaySQL("members", "SELECT", "INSERT", "UPDATE", "DELETE") + " AND " +
 		schema.MaySQL("moves", "SELECT", "INSERT", "UPDATE")
-	if err := pg.QueryRow(ctx, sql).Scan(&may); err != nil {
+	if err := pg.QueryRow(ctx, sql).Scan(&standby, &may); err != nil {
 		return fmt.Errorf("look at the fleet's home: %w", err)
+	}
+	if standby {
+		return errors.New("the fleet's home is a hot standby: give the address of the primary, or add target_session_attrs=read-write")
 	}
 	if !may {
 		user := pg.Config().User
@@ -164,7 +163,8 @@ func (s *session) exec(ctx context.Context, what, sql string, args ...any) (chan
 	return changed, nil
 }
 
-// joinSQL writes the row of a member, unless another live one has its name. One that others took for dead is there again.
+// joinSQL writes the row of a member, unless another live one has its name. One that others took for dead is there
+// again.
 const joinSQL = `
 INSERT INTO outbox.members AS m (fleet, instance, name, lock, weight, placement, version, host, pid)
 SELECT $1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9
