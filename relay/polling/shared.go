@@ -139,7 +139,7 @@ func (s *snapshotSession) share(ctx context.Context) error {
 	}
 	g.writes = true
 	s.setApart(false)
-	return s.lease.Share(ctx, s.reader.line, s.reader.conn)
+	return s.lease.Share(ctx, s.reader.line, s.reader.conn, func() bool { return g.resting.Load() != nil })
 }
 
 // grow begins to open connections of the session's own, unless it has them.
@@ -213,6 +213,7 @@ func (s *snapshotSession) exchange(to *reader) {
 	from.hangUp()
 	s.reader = to
 	s.resting, s.pollAt = false, time.Time{} // nothing calls until the next poll
+	s.rests()
 }
 
 // keepOwn makes a session have connections of its own all the time. Its Next has not been called.

@@ -166,8 +166,8 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, `SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', '5s', false),
-		set_config('idle_in_transaction_session_timeout', $2, false)`, strconv.FormatInt(dial.AnswerWithin.Milliseconds(), 10),
-		strconv.FormatInt(max(r.cfg.Lease.Milliseconds(), 1), 10)); err != nil {
+		set_config('idle_in_transaction_session_timeout', $2, false), set_config('idle_session_timeout', $3, false)`,
+		milliseconds(dial.AnswerWithin), milliseconds(r.cfg.Lease), milliseconds(line.Silence)); err != nil {
 		return nil, fmt.Errorf("bound the statements: %w", err)
 	}
 	var deadline time.Time
@@ -207,6 +207,8 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 		}
 	}
 }
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
 // predecessor is another instance that has the name.
 type predecessor struct {
@@ -313,7 +315,7 @@ WHERE name = $1 AND instance = $2::text::uuid`
 // beat renews the heartbeat until the connection is lost or the name is taken over. If the server refuses a heartbeat,
 // the connection stays, because the leases are on it.
 func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
-	due := time.NewTimer(r.cfg.Lease / 3)
+	due := time.NewTimer(min(r.cfg.Lease, calmSilence) / 3)
 	defer due.Stop()
 	for {
 		select {
@@ -335,7 +337,7 @@ func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
 			tag, err = conn.Exec(beating, beatSQL, r.name, r.instance, time.Now(), silence.Microseconds())
 			return err
 		})
-		due.Reset(silence / 3)
+		due.Reset(min(silence, calmSilence) / 3) // line.Silence is longer
 		var refused *pgconn.PgError
 		switch {
 		case ctx.Err() != nil || errors.Is(err, line.ErrDown):

@@ -239,14 +239,15 @@ func (l *Line) Close(last func(context.Context, *pgx.Conn)) {
 
 var errClosed = errors.New("the relay's connection to the database is closed")
 
-// Rest takes the lock of sessions that rest (relay/polling), once for all that rest on the connection. A frozen process
-// must not keep it for long, so the server ends a session that rests and is silent.
+// Silence is how long the server lets the session be silent: a frozen process must not keep its locks for long. The
+// owner of the line has heartbeats more often.
+const Silence = 15 * time.Second
+
+// Rest takes the lock of sessions that rest (relay/polling), once for all that rest on the connection.
 func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, err error) {
 	err = l.On(ctx, conn, func(ctx context.Context) error {
 		if held = l.resting(0) > 0; !held {
-			const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
-				THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
-			if err := conn.QueryRow(ctx, sql, key).Scan(&held); err != nil {
+			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, 1)", key).Scan(&held); err != nil {
 				return err
 			}
 		}
@@ -264,7 +265,7 @@ func (l *Line) Rise(ctx context.Context, conn *pgx.Conn, key int32) error {
 		if l.resting(-1) > 0 {
 			return nil
 		}
-		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`, key)
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, 1)", key)
 		return err
 	})
 }
