@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/internal/dial"
@@ -92,8 +93,11 @@ func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) 
 // databases are those that are served, for each other's consoles.
 func (d *Daemon) databases() (list []console.Database) {
 	for _, u := range *d.routed.Load() {
-		db := console.Database{Name: u.Name}
-		if db.Report, db.Age = u.watch.summary(); u.page != nil {
+		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere()}
+		if !db.Elsewhere {
+			db.Report, db.Age = u.watch.summary()
+		}
+		if u.page != nil {
 			db.Path = "../../" + u.Name + "/console/" // from "databases" of another's
 		}
 		list = append(list, db)
