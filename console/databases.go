@@ -51,7 +51,8 @@ func (v *view) databases() any {
 		region("verdict", v.summary(all)),
 		when(len(all) > few, v.databaseFilter(members)),
 		region("databases", when(len(found) < len(all), el("p.lead", printed.Number(len(found)), " of ",
-			printed.Many(len(all), "database", "databases"), ". ", el("a", here(v.path), "Show all"))), listed, v.pager(page, pages, first, len(found))),
+			printed.Many(len(all), "database", "databases"), ". ", el("a", here(v.path), "Show all"))), listed,
+			v.pager(page, pages, first, len(found))),
 	}
 }
 
@@ -177,7 +178,7 @@ func (v *view) summary(all []Database) *element {
 	parts := []any{heading(worst.State, over.Sentence())}
 	if len(over.Need) > 0 {
 		sentence := health.Verdict{Finding: worst.Finding, At: worst.At}.Sentence()
-		parts = append(parts, el("p.lead", foreign(over.Need[0].Name+": "+sentence, 600)))
+		parts = append(parts, el("p.lead", foreign("the worst is "+over.Need[0].Name+": "+sentence, 600)))
 	}
 	parts = append(parts, el("p.lead", lead, "."))
 	if worst.Next != "" {

@@ -15,7 +15,8 @@ import (
 // thousand are databases of which three need somebody and every tenth is another member's.
 func thousand() (all []Database) {
 	for i := range 1000 {
-		db := Database{Name: fmt.Sprintf("tenant-%04d", i), Path: fmt.Sprintf("../../tenant-%04d/console/", i), Member: fmt.Sprint("relay-", i%10),
+		name := fmt.Sprintf("tenant-%04d", i)
+		db := Database{Name: name, Path: "../../" + name + "/console/", Member: fmt.Sprint("relay-", i%10),
 			Elsewhere: i%10 == 9, Report: &health.Report{}}
 		state := health.StateIdle
 		switch i {
@@ -27,9 +28,10 @@ func thousand() (all []Database) {
 			state = health.StateDead
 		}
 		if !db.Elsewhere {
-			finding := health.Finding{State: state, Destination: "kafka", Cause: "the cause of " + db.Name, Next: "outbox doctor --database " + db.Name}
-			db.Report = &health.Report{At: time.Now(), Database: db.Name, Verdict: health.Verdict{Finding: finding},
-				Destinations: []health.Destination{{Name: "kafka", Pending: admin.Count{N: int64(i)}, Verdict: health.Verdict{Finding: finding}}}}
+			verdict := health.Verdict{Finding: health.Finding{State: state, Destination: "kafka", Cause: "the cause of " + name,
+				Next: "outbox doctor --database " + name}}
+			db.Report = &health.Report{At: time.Now(), Database: name, Verdict: verdict,
+				Destinations: []health.Destination{{Name: "kafka", Pending: admin.Count{N: int64(i)}, Verdict: verdict}}}
 		}
 		all = append(all, db)
 	}
@@ -58,7 +60,8 @@ func TestAThousandDatabasesAreOnPagesThatStaySmall(t *testing.T) {
 		return list, text
 	}
 	list, text := names("")
-	if len(list) != databasesAtOnce || strings.Join(list[:4], " ") != "tenant-0701 tenant-0702 tenant-0700 tenant-0000" {
+	if len(list) != databasesAtOnce ||
+		strings.Join(list[:4], " ") != "tenant-0701 tenant-0702 tenant-0700 tenant-0000" {
 		t.Errorf("%q", list)
 	}
 	for _, part := range []string{"3 of 900 databases need you: tenant-0701 (broken), tenant-0702 (dead), tenant-0700 (lagging)",
@@ -82,7 +85,8 @@ func TestAThousandDatabasesAreOnPagesThatStaySmall(t *testing.T) {
 			t.Errorf("%s: %q", query, got)
 		}
 	}
-	if list, text := names("?page=20"); len(list) != 50 || list[49] != "tenant-0999" || !strings.Contains(text, "with relay-9") || strings.Contains(text, ">Next<") {
+	if list, text := names("?page=20"); len(list) != 50 || list[49] != "tenant-0999" || !strings.Contains(text, "with relay-9") ||
+		strings.Contains(text, ">Next<") {
 		t.Errorf("the last page has %q", list)
 	}
 	if list, _ := names("?page=7000"); len(list) != 50 {

@@ -16,6 +16,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/dial"
 )
 
+// challenge has browsers ask who they are used by.
+const challenge = `Basic realm="outbox", charset="UTF-8"`
+
 // openAPI makes the API, with connections of its own: few, and none while it isn't asked. closePools closes them.
 func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Caller, error)) (api *rest.API, closePools func(), err error) {
 	closePools = func() {}
@@ -31,7 +34,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
 	}
 	closePools = operators.Close
-	options := rest.Options{DB: operators, Access: access, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: u.logger}
+	options := rest.Options{DB: operators, Access: access, Challenge: challenge, Logger: u.logger}
 	if viewers := u.cfg.Database.ViewerURL; !viewers.Empty() {
 		viewer, err := pgx.ParseConfig(viewers.Text())
 		if err != nil { // its text may have a piece of a password

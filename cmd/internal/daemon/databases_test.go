@@ -287,7 +287,8 @@ func TestThePageOfAllDatabases(t *testing.T) {
 		_, text := m.get(page)
 		first, last := strings.Index(text, `<td data-label="Database"><a class="name" href="../../billing/console/">billing</a>`),
 			strings.Index(text, `<td data-label="Database"><a class="name" href="../../shop/console/">shop</a>`)
-		return first > 0 && last > first && strings.Contains(text, ">not yet<") && strings.Contains(text, "1 of 2 databases needs you: billing (broken)") &&
+		return first > 0 && last > first && strings.Contains(text, ">not yet<") &&
+			strings.Contains(text, "1 of 2 databases needs you: billing (broken)") &&
 			strings.Contains(text, "billing: broken: ")
 	})
 	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, `title="shop">shop</span>`) {
