@@ -75,7 +75,8 @@ func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 
 	billing.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at,
 		attempts, reason, error) VALUES ('kafka', 'k', 1, '00000000-0000-7000-8000-000000000001', 'orders', 'k', 0, '', now(), 10, 'refused', 'no')`)
-	command(t, three, nil, "status", "--exit-code").want(exitError, "2 of 3 databases need you: hangs (broken), billing (dead): 1 broken, 1 dead, 1 idle\n", "\nbilling: DEAD",
+	command(t, three, nil, "status", "--exit-code").want(exitError,
+		"2 of 3 databases need you: hangs (broken), billing (dead): 1 broken, 1 dead, 1 idle\n", "\nbilling: DEAD",
 		"\norders: IDLE", " --database billing\n")
 	r := command(t, three, nil, "status", "-o", "json").want(exitError, " --database billing\"")
 	var reports []struct {

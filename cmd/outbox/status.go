@@ -80,8 +80,8 @@ func (a *app) status(ctx context.Context, v verbs.Verb, form report.Form, strict
 	}
 }
 
-// reports are the results, in their order, and how many databases others deliver from. An only database that can't be asked is an error; one that can't be reached
-// has that as its state, as in a relay and on its page.
+// reports are the results, in their order, and how many databases others deliver from. An only database that can't be
+// asked is an error; one that can't be reached has that as its state, as in a relay and on its page.
 func (a *app) reports(results []session.Result) (list []report.DatabaseReport, elsewhere int, err error) {
 	if len(results) == 1 && results[0].Err != nil && !a.Unreachable(results[0].Err) {
 		return nil, 0, results[0].Err

@@ -42,10 +42,12 @@ func (s *Session) Databases(ctx context.Context, destination string) (Databases,
 	var list Databases
 	of := make(map[string]*server)
 	for _, at := range all {
-		list = append(list, &database{name: at.Name, destinations: at.Destinations, server: s.serverOf(of, at), open: func(ctx context.Context) (Runner, error) {
+		server := s.serverOf(of, at)
+		open := func(ctx context.Context) (Runner, error) {
 			conn, err := s.operateOn(ctx, at)
 			return Direct{conn}, err
-		}})
+		}
+		list = append(list, &database{name: at.Name, destinations: at.Destinations, server: server, open: open})
 	}
 	return list, nil
 }

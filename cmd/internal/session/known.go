@@ -61,7 +61,8 @@ func (s *Session) Known(ctx context.Context, whole bool) (results []Result, seve
 		results = append(results, Result{Name: db.Name, Value: db.Report, Elsewhere: db.Elsewhere})
 	}
 	if !slices.ContainsFunc(results, func(r Result) bool { return !r.Elsewhere }) {
-		return nil, false, fmt.Errorf("the relay at %s delivers from none of its %d databases: ask another member of its fleet", r.base, len(results))
+		return nil, false, fmt.Errorf("the relay at %s delivers from none of its %d databases: ask another member of its fleet",
+			r.base, len(results))
 	}
 	return results, true, nil
 }

@@ -57,7 +57,8 @@ func (s *server) begin(ctx context.Context) error {
 	defer s.mu.Unlock()
 	if !s.answered && s.silent >= perServer {
 		<-s.slots
-		return fmt.Errorf("it was not asked, because the server at %s answered for none of %d other databases: %w", s.address, s.silent, s.last)
+		return fmt.Errorf("it was not asked, because the server at %s answered for none of %d other databases: %w",
+			s.address, s.silent, s.last)
 	}
 	return nil
 }
