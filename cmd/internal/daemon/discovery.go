@@ -110,7 +110,8 @@ func (d *Daemon) ready(units []*unit, all bool) (ready bool, body map[string]any
 	})
 	sources, complete, _ := d.discovered()
 	ready = well > 0 || len(units) == 0 && complete
-	body = map[string]any{"ready": ready, "databases": named, "counts": map[string]int{"databases": len(units), "here": here, "ready": well}}
+	body = map[string]any{"ready": ready, "databases": named,
+		"counts": map[string]int{"databases": len(units), "here": here, "ready": well}}
 	if len(sources) > 0 {
 		body["discovery"] = sources
 	}

@@ -2,13 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/printed"
 )
 
@@ -68,7 +68,7 @@ func (s *server) end(err error) {
 		return
 	}
 	s.mu.Lock()
-	if connect.Unreachable(err) {
+	if errors.Is(err, context.DeadlineExceeded) {
 		s.silent++
 		s.last = err
 	} else {
