@@ -24,7 +24,9 @@ type Daemon struct {
 	cfg      config.Config // for what concerns the process
 	registry *prometheus.Registry
 	process  *process
+	sums     *sums
 	traces   *traces
+	member   *member // nil: there is no fleet
 	gate     atomic.Pointer[gate]
 	handler  atomic.Pointer[http.Handler]
 	routed   atomic.Pointer[[]*unit] // those that handler serves
@@ -38,16 +40,30 @@ type Daemon struct {
 	done    chan struct{}
 }
 
-// New makes a Daemon. It connects to nothing, and reports all faults together. There is at least one database.
+// New makes a Daemon. It connects to nothing, and reports all faults together. There is at least one database, unless
+// they are discovered.
 func New(databases []Database, options Options) (*Daemon, error) {
-	d := &Daemon{options: options, logger: options.Logger, cfg: databases[0].Config, registry: prometheus.NewRegistry(), wanted: databases,
+	cfg := options.Process
+	if options.Discovery == nil {
+		cfg = databases[0].Config
+	}
+	d := &Daemon{options: options, logger: options.Logger, cfg: cfg, registry: prometheus.NewRegistry(), wanted: databases,
 		reloads: make(chan reload), done: make(chan struct{})}
 	d.process = newProcess(newBook(d.registry, ""), options)
+	newFindings(newBook(d.registry, ""), options.Discovery)
+	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })
 	d.gate.Store(newGate(d.cfg.HTTP))
 	d.clients.Logger = relay.Bounded(d.logger)
+	var err error
+	if d.member, err = newMember(d.cfg, newBook(d.registry, ""), options); err != nil {
+		return nil, err
+	}
+	if d.member != nil {
+		d.options.placed, d.options.starting = true, make(chan struct{}, beginAtOnce)
+	}
 	var faults []error
 	for _, db := range databases {
-		u, err := newUnit(db, d.registry, &d.clients, options)
+		u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, d.options)
 		if err != nil {
 			faults = append(faults, d.withDatabase(db, err))
 			continue

@@ -183,7 +183,7 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 		c.Destinations = append(c.Destinations, other)
 		c.Destinations[0].ShardGroups = 2
 	}), from("added", added.Config(), nil)}
-	if err := m.d.Reload(next); err != nil {
+	if err := m.d.Reload(next[0].Config, next); err != nil {
 		t.Fatal(err)
 	}
 	m.send(added, "added-1")
@@ -225,7 +225,8 @@ func TestTheTimeoutsOfADatabaseBindNeitherTheMonitorNorTheAPI(t *testing.T) {
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
 		db.Exec("ALTER DATABASE " + cfg.Database + " SET " + name + " = '31s'")
 	}
-	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "one"))
+	u, err := newUnit(from("one", cfg, nil), m, &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,8 +287,9 @@ func TestThePageOfAllDatabases(t *testing.T) {
 		_, text := m.get(page)
 		first, last := strings.Index(text, `<td data-label="Database"><a class="name" href="../../billing/console/">billing</a>`),
 			strings.Index(text, `<td data-label="Database"><a class="name" href="../../shop/console/">shop</a>`)
-		return first > 0 && last > first && strings.Contains(text, ">not yet<") && strings.Contains(text, "1 of 2 databases are well") &&
-			strings.Contains(text, "Database billing: broken")
+		return first > 0 && last > first && strings.Contains(text, ">not yet<") &&
+			strings.Contains(text, "1 of 2 databases needs you: billing (broken)") &&
+			strings.Contains(text, "billing: broken: ")
 	})
 	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, `title="shop">shop</span>`) {
 		t.Errorf("the overview of one does not lead to the page of all:\n%s", text)
@@ -300,7 +302,7 @@ func TestThePageOfAllDatabases(t *testing.T) {
 	proxy.Refuse(false)
 	await.Until(t, "all is well", func() bool {
 		_, text := m.get(page)
-		return strings.Contains(text, "All is well") && !strings.Contains(text, ">not yet<")
+		return strings.Contains(text, "all 2 databases are well") && !strings.Contains(text, ">not yet<")
 	})
 	w := m.d.units[1].watch
 	w.mu.Lock()
@@ -374,7 +376,7 @@ func TestDatabasesShareABrokersClient(t *testing.T) {
 	m.write(billing, "first")
 	delivered("orders", 1)
 	delivered("billing", 1)
-	if err := m.d.Reload(both[1:]); err != nil {
+	if err := m.d.Reload(both[1].Config, both[1:]); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the other one has ended", func() bool {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/discover"
 )
 
 // Options is what a Daemon needs beside its configuration.
@@ -16,8 +17,16 @@ type Options struct {
 	// a single one that can't be used at the start ends Run.
 	Several bool
 
-	// Placed means that each part runs where it is placed. Otherwise all parts run.
-	Placed bool
+	// Discovery tells what was found where databases are looked for, if they are anywhere. There may be none then, and
+	// Run goes on; Process is the configuration of the process.
+	Discovery func() []discover.Status
+	Process   config.Config
+
+	// Home is the address of the fleet's home. It is nil where the configuration has no fleet, or one without a home.
+	Home *pgx.ConnConfig
+
+	placed   bool          // each part runs where it is placed; otherwise all parts run
+	starting chan struct{} // has as much room as units may begin at once; nil: there is no bound
 
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer

@@ -13,10 +13,9 @@ import (
 
 // Reload takes over what another configuration says of the databases, and of who may use the API. A database whose
 // settings are others drains and begins again with these; one that isn't named any more ends; the rest goes on
-// untouched. Settings that need a restart are logged and keep their values. databases are as for [New]. It returns
-// when that is begun, or Run has ended; on an error nothing has changed.
-func (d *Daemon) Reload(databases []Database) error {
-	next := databases[0].Config
+// untouched. next is what it says of the process: settings that need a restart are logged and keep their values.
+// databases are as for [New]. It returns when that is begun, or Run has ended; on an error nothing has changed.
+func (d *Daemon) Reload(next config.Config, databases []Database) error {
 	if exposed := next.HTTP.Exposed(); d.exposed && exposed != "" {
 		return errors.New("http.users: " + exposed)
 	}
@@ -26,7 +25,7 @@ func (d *Daemon) Reload(databases []Database) error {
 	}
 	for i := range databases { // the process's stay those that it began with
 		c := &databases[i].Config
-		c.Name, c.HTTP, c.Telemetry, c.Log = d.cfg.Name, d.cfg.HTTP, d.cfg.Telemetry, d.cfg.Log
+		c.Name, c.HTTP, c.Telemetry, c.Log, c.Fleet = d.cfg.Name, d.cfg.HTTP, d.cfg.Telemetry, d.cfg.Log, d.cfg.Fleet
 	}
 	r := reload{databases, make(chan struct{})}
 	select {
@@ -46,7 +45,7 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 		name     string
 		old, new any
 	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry},
-		{"log.format", old.Log.Format, new.Log.Format},
+		{"fleet", old.Fleet, new.Fleet}, {"log.format", old.Log.Format, new.Log.Format},
 		{"databases in place of database", d.options.Several, d.options.Several || databases > 1}} {
 		if !reflect.DeepEqual(s.old, s.new) {
 			names = append(names, s.name)
@@ -108,7 +107,7 @@ func (d *Daemon) change(ctx context.Context, start func(*unit)) {
 func (d *Daemon) begin(ctx context.Context, db Database, start func(*unit)) *unit {
 	options := d.options
 	options.Logger = d.logger
-	u, err := newUnit(db, d.registry, &d.clients, options)
+	u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, options)
 	if err == nil {
 		if err = d.connect(ctx, u, d.cfg.HTTP.Listen != ""); err != nil {
 			u.release()

@@ -19,8 +19,9 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer d.traces.close()
-	alone := d.units[0]
-	if alone.watch.outbox && !d.options.Several {
+	var alone *unit // on whose database nobody else's delivery depends
+	if !d.options.Several && d.member == nil && d.units[0].watch.outbox {
+		alone = d.units[0]
 		if err := alone.checkDatabase(ctx); err != nil {
 			return err
 		}
@@ -29,7 +30,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if alone.watch.outbox && !d.options.Several {
+	if alone != nil {
 		err = alone.register(ctx)
 	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -61,9 +62,34 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	workers.Go(func() { supervised(background, os.Getenv) }) // its watchdog while it drains, too
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
-	err = d.deliver(ctx, background)
+	err = d.deliver(d.serving(ctx, background, &workers), background)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
+}
+
+// serving returns the context in which units run. A member of a fleet first hands over what it has when ctx ends.
+func (d *Daemon) serving(ctx, background context.Context, workers *sync.WaitGroup) context.Context {
+	if d.member == nil {
+		return ctx
+	}
+	workers.Go(func() { d.member.run(background) })
+	serving, stop := context.WithCancel(background)
+	workers.Go(func() {
+		defer stop()
+		select {
+		case <-ctx.Done():
+			d.member.leave()
+		case <-background.Done():
+		}
+	})
+	return serving
+}
+
+// place tells the member of the fleet which units there are.
+func (d *Daemon) place() {
+	if d.member != nil {
+		d.member.serve(d.units, d.wanted)
+	}
 }
 
 // deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,
@@ -84,19 +110,27 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 	for _, u := range d.units {
 		start(u)
 	}
+	d.place()
 	errs := make(map[*unit]error)
-	for running > 0 {
+	for running > 0 || d.awaits() && ctx.Err() == nil {
+		var over <-chan struct{}
+		if running == 0 {
+			over = ctx.Done()
+		}
 		select {
+		case <-over:
 		case o := <-ended:
 			running--
 			o.unit.stop()
 			o.unit.stop = nil
 			if errs[o.unit] = o.err; ctx.Err() == nil && o.unit.ending {
 				d.change(background, start)
+				d.place()
 			}
 		case r := <-d.reloads:
 			d.wanted, d.failed = r.databases, nil
 			d.change(background, start)
+			d.place()
 			close(r.taken)
 		}
 	}
@@ -106,6 +140,9 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 	}
 	return errors.Join(all...)
 }
+
+// awaits reports whether there is no database yet, or none any more, and one may be discovered.
+func (d *Daemon) awaits() bool { return d.options.Discovery != nil && len(d.units) == 0 }
 
 func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
 	cfg := telemetry.Config{

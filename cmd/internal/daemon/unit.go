@@ -7,11 +7,10 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
@@ -43,6 +42,7 @@ type unit struct {
 	retention *retention.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
+	kept    atomic.Int64 // segments that could not be emptied
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
@@ -71,12 +71,12 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, options Options) (*unit, error) {
+func newUnit(db Database, m *metrics, clients *brokers.Pool, options Options) (*unit, error) {
 	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
 	}
-	u.metrics = newMetrics(newBook(registry, db.Name))
+	u.metrics = m
 	if err := u.assemble(); err != nil {
 		u.release()
 		return nil, err
@@ -98,11 +98,13 @@ func (u *unit) assemble() error {
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
 	u.watch.database = u.displayName()
-	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	if !u.metrics.shared {
+		newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	}
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := retention.New(u.conn, retention.Config{
-			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
+			Interval: u.cfg.Retention.Interval, Lend: u.lend, Observe: u.retained, Logger: u.logger})
 		if err != nil {
 			return err
 		}
@@ -139,7 +141,7 @@ func (u *unit) assemble() error {
 			u.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
-	u.placed = newPlaced(len(u.parts), !u.options.Placed)
+	u.placed = newPlaced(len(u.parts), !u.options.placed)
 	u.announce(func(int) bool { return false })
 	return errors.Join(faults...)
 }
@@ -188,6 +190,10 @@ func (u *unit) work(ctx context.Context) error {
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
+	if u.registration != nil {
+		u.watch.borrows(u.registration.Lend)
+		defer u.watch.borrows(nil)
+	}
 	err := u.deliver(ctx)
 	if ctx.Err() == nil && !u.placed.fixed && u.registration != nil {
 		u.registration.Close()
@@ -225,6 +231,8 @@ const (
 	// beginPause is the first pause between two, which doubles up to longestBeginPause.
 	beginPause        = time.Second
 	longestBeginPause = 15 * time.Second
+	// beginAtOnce is how many databases a member of a fleet begins with at once, as when another one is dead.
+	beginAtOnce = 32
 )
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
@@ -234,12 +242,17 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
 			return nil
 		}
+		end, err := u.takeTurn(ctx)
+		if err != nil {
+			return err
+		}
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
-		err := u.checkDatabase(attempt)
+		err = u.checkDatabase(attempt)
 		if err == nil {
 			err = u.register(attempt)
 		}
 		cancel()
+		end()
 		if err == nil {
 			return nil
 		}
@@ -262,6 +275,19 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 	return nil
 }
 
+// takeTurn waits until not too many units begin at once.
+func (u *unit) takeTurn(ctx context.Context) (end func(), err error) {
+	if u.options.starting == nil {
+		return func() {}, nil
+	}
+	select {
+	case u.options.starting <- struct{}{}:
+		return func() { <-u.options.starting }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // register takes the name of this relay.
 func (u *unit) register(ctx context.Context) (err error) {
 	u.registration, err = registration.Register(ctx, u.conn, u.cfg.Name, registration.Config{
@@ -270,6 +296,11 @@ func (u *unit) register(ctx context.Context) (err error) {
 		Logger:  u.logger,
 	})
 	return err
+}
+
+// lend runs f with the connection of the registration, which is there when it is called.
+func (u *unit) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return u.registration.Lend(ctx, f)
 }
 
 // longestLease is for how long a silent namesake must be believed to deliver.
@@ -320,7 +351,7 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
-	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
+	inFlight := u.metrics.inFlight.WithLabelValues(u.metrics.label(c.Name))
 	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)) }), engine)
 	if err != nil {
 		return err

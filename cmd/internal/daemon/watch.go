@@ -40,7 +40,8 @@ type watch struct {
 	live   map[shardGroup]health.Live
 	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
-	leads  bool      // this process has the database's first part
+	quiet  quiet
+	leads  bool // this process has the database's first part
 	wake   chan struct{}
 }
 
@@ -199,9 +200,10 @@ func (w *watch) run(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		conn = w.look(ctx, conn)
+		var ok bool
+		conn, ok = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain
-		if conn != nil {
+		if ok {
 			if w.jobs() {
 				select {
 				case <-idle:
@@ -225,17 +227,24 @@ func (w *watch) run(ctx context.Context) {
 func (w *watch) every() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.seen) < lookEvery {
+	switch {
+	case time.Since(w.seen) < lookEvery:
 		return lookSoon
+	case w.quiet.digest != "":
+		return quietEvery
 	}
 	return lookEvery
 }
 
-// look takes one, and returns the connection for the next time, nil if it broke.
-func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+// look takes one, and returns the connection for the next time, nil if it broke or none is needed.
+func (w *watch) look(ctx context.Context, conn *pgx.Conn) (_ *pgx.Conn, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
+	if w.unchanged(ctx) {
+		return conn, true
+	}
 	began := time.Now()
+	_, digest, _ := w.askDigest(ctx) // the look has the error
 	var err error
 	if conn == nil {
 		conn, err = w.conn(ctx)
@@ -246,21 +255,42 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	}
 	if err != nil {
 		w.logger.Debug("the database could not be looked at", "error", err)
-		if conn != nil {
-			connect.Close(conn)
-		}
+	}
+	quiet := err == nil && w.staysTrue(found, digest)
+	if conn != nil && (err != nil || quiet) {
+		connect.Close(conn)
 		conn = nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err = err; err != nil {
-		return nil
+	if w.quiet.digest, w.quiet.since = "", began; quiet {
+		w.quiet.digest = digest
 	}
-	w.report, w.readAt = found, began
-	w.history.Add(w.report, time.Now())
-	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
-	return conn
+	if w.err = err; err != nil {
+		return nil, false
+	}
+	w.take(found, began)
+	return conn, true
 }
+
+// take notes a report that was read by a look that began then. It is called with mu.
+func (w *watch) take(found *health.Report, began time.Time) {
+	w.report, w.readAt, w.err = found, began, nil
+	w.history.Add(w.report, time.Now())
+	if !w.metrics.shared { // otherwise it is summed up at the scrape
+		w.metrics.sample(w.report, w.mine)
+	}
+}
+
+// elsewhere reports whether no part of the database is this relay's.
+func (w *watch) elsewhere() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.live) == 0
+}
+
+// mine reports whether this relay delivers to the destination.
+func (w *watch) mine(destination string) bool { return slices.Contains(w.destinations, destination) }
 
 // jobs reports whether a job is started and not ended.
 func (w *watch) jobs() bool {
