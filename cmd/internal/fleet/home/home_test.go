@@ -239,7 +239,8 @@ func TestOneOfTwoThatClaimAnOrdinalHasIt(t *testing.T) {
 	db := testdb.Published(t)
 	var sessions []*session
 	for _, name := range []string{"a", "b", "gone"} {
-		s, err := open(t.Context(), &Config{Config: fleet.Config{Name: name, Instance: db.Value(`SELECT gen_random_uuid()::text`)}, Conn: db.Config(), Fleet: "f"})
+		cfg := fleet.Config{Name: name, Instance: db.Value(`SELECT gen_random_uuid()::text`)}
+		s, err := open(t.Context(), &Config{Config: cfg, Conn: db.Config(), Fleet: "f"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +303,8 @@ func TestAHomeWithoutTheSchemaSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = open(t.Context(), &Config{Config: fleet.Config{Name: "a", Instance: "00000000-0000-0000-0000-000000000000"}, Conn: address, Fleet: "f"})
+	cfg := fleet.Config{Name: "a", Instance: "00000000-0000-0000-0000-000000000000"}
+	_, err = open(t.Context(), &Config{Config: cfg, Conn: address, Fleet: "f"})
 	if err == nil || !strings.Contains(err.Error(), "outbox migrate up") {
 		t.Error(err)
 	}
