@@ -180,8 +180,10 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destina
 		*s.to = sd
 	}
 	var err error
-	r.rest, err = newRest(ctx, conn)
-	return r, err
+	if r.rest, err = newRest(ctx, conn); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // hangUp closes the connection. No call may be running.

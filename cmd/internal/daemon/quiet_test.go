@@ -82,7 +82,8 @@ func TestAnIdleDatabaseCostsOneConnectionHoweverManyPartsItHas(t *testing.T) {
 	m.rests(db)
 
 	epochs := db.Value("SELECT sum(epoch) FROM outbox.cursors")
-	db.Exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox %'")
+	db.Exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name LIKE 'outbox %'`)
 	m.send(db, "after the connection was lost")
 	db.Await("SELECT sum(epoch) > " + epochs + " FROM outbox.cursors") // all leases were on it
 	m.rests(db)
@@ -115,7 +116,8 @@ func TestABlockedHeartbeatCostsNoLeaseUnderLoad(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT FROM outbox.relays FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); time.Since(began) < 7*time.Second; time.Sleep(20 * time.Millisecond) { // longer than lock_timeout, and two leases
+	// This is longer than the lock_timeout, and than two leases.
+	for began := time.Now(); time.Since(began) < 7*time.Second; time.Sleep(20 * time.Millisecond) {
 		write()
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -128,8 +130,37 @@ func TestABlockedHeartbeatCostsNoLeaseUnderLoad(t *testing.T) {
 	m.rests(db)
 }
 
-// The lease of a relay that rests is a long one. If its process is frozen, or the line is cut, the server ends the session,
-// and the next in line doesn't wait for the lease.
+// The lock of a lease isn't on two connections at once. While it is on none, another relay that waits for it must not
+// take the lease.
+func TestALeaseStaysWhileItsConnectionChanges(t *testing.T) {
+	t.Parallel()
+	servers.Long(t)
+	db := installed(t)
+	one := deliverFrom(t, from("db", db.Config(), func(c *config.Config) { c.Name = "one" }))
+	one.send(db, "first")
+	deliverFrom(t, from("db", db.Config(), func(c *config.Config) { c.Name = "two" }))
+	db.Await(`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`) // two waits for one
+	epoch := db.Value("SELECT epoch FROM outbox.cursors")
+	ofOne := func() string {
+		return db.Value(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'outbox relay one'`)
+	}
+	for range 2 {
+		await.Until(t, "it rests", func() bool { return ofOne() == "1" })
+		await.Until(t, "it delivers with connections of its own", func() bool {
+			db.Exec("INSERT INTO outbox.messages (topic, payload) VALUES ('t', '{}')")
+			return ofOne() == "3"
+		})
+	}
+	await.Until(t, "it rests again", func() bool { return ofOne() == "1" })
+	if now := db.Value("SELECT epoch FROM outbox.cursors"); now != epoch {
+		t.Errorf("the lease changed hands: epoch %s, then %s", epoch, now)
+	}
+}
+
+// The lease of a relay that rests is a long one. If its process is frozen, or the line is cut, the server ends the
+// session, and the next in line doesn't wait for the lease.
 func TestARelayThatIsCutOffWhileItRestsIsReplacedBeforeItsLeaseExpires(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)

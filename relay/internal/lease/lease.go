@@ -72,7 +72,8 @@ func (l *Lease) due() time.Duration {
 const WriteCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($10, last_at), delivered = delivered + $7,
-	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', lease = $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
+	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', lease = $8::bigint * interval '1 microsecond',
+	updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.AttachedSQL
 
 // Write stores the position that current returns, adds to the count of delivered messages and renews the lease. If more
