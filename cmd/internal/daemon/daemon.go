@@ -42,6 +42,8 @@ type Daemon struct {
 func New(databases []Database, options Options) (*Daemon, error) {
 	d := &Daemon{options: options, logger: options.Logger, cfg: databases[0].Config, registry: prometheus.NewRegistry(), wanted: databases,
 		reloads: make(chan reload), done: make(chan struct{})}
+	d.options.limits = newLimits(d.cfg.Limits)
+	options = d.options
 	d.process = newProcess(newBook(d.registry, ""), options)
 	d.gate.Store(newGate(d.cfg.HTTP))
 	d.clients.Logger = relay.Bounded(d.logger)

@@ -31,7 +31,7 @@ func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	newNotifications(config.Config{}, "", m, nil)
 	newStates(m.book, nil)
 	p := newBook(prometheus.NewRegistry(), "")
-	newProcess(p, Options{})
+	newProcess(p, Options{limits: newLimits(config.Limits{})})
 	m.entries = append(m.entries, p.entries...)
 	slices.SortFunc(m.entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	var table strings.Builder

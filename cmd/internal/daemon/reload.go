@@ -26,7 +26,7 @@ func (d *Daemon) Reload(databases []Database) error {
 	}
 	for i := range databases { // the process's stay those that it began with
 		c := &databases[i].Config
-		c.Name, c.HTTP, c.Telemetry, c.Log = d.cfg.Name, d.cfg.HTTP, d.cfg.Telemetry, d.cfg.Log
+		c.Name, c.HTTP, c.Telemetry, c.Log, c.Limits = d.cfg.Name, d.cfg.HTTP, d.cfg.Telemetry, d.cfg.Log, d.cfg.Limits
 	}
 	r := reload{databases, make(chan struct{})}
 	select {
@@ -45,7 +45,7 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 	for _, s := range []struct {
 		name     string
 		old, new any
-	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry},
+	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry}, {"limits", old.Limits, new.Limits},
 		{"log.format", old.Log.Format, new.Log.Format},
 		{"databases in place of database", d.options.Several, d.options.Several || databases > 1}} {
 		if !reflect.DeepEqual(s.old, s.new) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -14,8 +15,10 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
@@ -37,6 +40,9 @@ type unit struct {
 	logger  *slog.Logger
 	served  bool // on the port
 
+	sessions *bounds.Client // its part in the bound on connections
+	yields   yielding       // whether it is to give them back
+
 	registration *registration.Registration
 
 	retention *retention.Retention // nil if this relay leaves it to others
@@ -45,6 +51,7 @@ type unit struct {
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
+	ended   []error // why each part has given up
 
 	selection  *selection
 	unselected *unselected.Recorder
@@ -74,6 +81,7 @@ func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, 
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
 	}
+	u.bound()
 	u.metrics = newMetrics(newBook(registry, db.Name))
 	if err := u.assemble(); err != nil {
 		u.release()
@@ -95,7 +103,7 @@ func (u *unit) assemble() error {
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
-	u.watch.database = u.displayName()
+	u.watch.database, u.watch.crowded = u.displayName(), u.sessions.Crowded
 	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
@@ -182,7 +190,7 @@ func (u *unit) run(ctx context.Context) error {
 	if u.retention != nil {
 		workers.Go(func() { _ = u.retention.Run(background) }) // it ends with background, and reports its errors as they come
 	}
-	err := u.deliver(ctx)
+	err := u.deliverInTurns(ctx)
 	_ = u.unselected.Close() // it is in the log
 	return err
 }
@@ -238,7 +246,7 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		}
 		u.logger.Warn("the database can't be used yet, and is tried again", "error", err, "pause", pause)
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause/2 + rand.N(pause)): // databases of one server don't come back together
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -264,13 +272,20 @@ func (u *unit) longestLease() (longest time.Duration) {
 	return longest
 }
 
-// deliver runs every part, and returns what they ended with when all have.
-func (u *unit) deliver(ctx context.Context) error {
+// deliver runs every part that has not given up until turn ends, which is when ctx does or before, and returns what
+// they ended with when all have.
+func (u *unit) deliver(ctx, turn context.Context) error {
 	var running sync.WaitGroup
-	errs := make([]error, len(u.parts))
+	if u.ended == nil {
+		u.ended = make([]error, len(u.parts))
+	}
+	errs := u.ended
 	for i, p := range u.parts {
+		if errs[i] != nil {
+			continue
+		}
 		running.Go(func() {
-			errs[i] = u.runPart(ctx, p)
+			errs[i] = u.runPart(ctx, turn, p)
 			if errs[i] == nil {
 				return
 			}
@@ -295,13 +310,18 @@ func (u *unit) purge(ctx context.Context, c config.Destination) {
 	}
 }
 
-func (u *unit) runPart(ctx context.Context, p part) error {
+func (u *unit) runPart(ctx, turn context.Context, p part) error {
 	c := p.destination
+	yields := newYielding()
+	share := u.options.limits.memory.Share(yields.ask)
+	defer share.Close()
 	logger := p.logger
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.group)
 	}
-	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, c, p.group, logger)
+	read := c
+	read.Delivery.MaxInFlightBytes = scalar.Size(4 * u.options.limits.memory.PageBytes(c.PageBytes())) // a page is a quarter
+	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, read, p.group, logger)
 	if err != nil {
 		return err
 	}
@@ -319,17 +339,19 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	if p.broker.Coupled != nil {
 		source = p.broker.Coupled.Source(source)
 	}
+	source = u.limit(source, share)
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
-	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)) }), engine)
+	calls := &calls{}
+	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)); calls.add(n) }), engine)
 	if err != nil {
 		return err
 	}
-	return r.Run(ctx)
+	return runInTurns(ctx, turn, r, yields, calls)
 }
 
 // checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.
