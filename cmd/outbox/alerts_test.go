@@ -107,12 +107,12 @@ func firing(t *testing.T, input []series, at string, alerts ...string) {
 func wellFor(but ...series) []series {
 	all := []series{
 		{`outbox_build_info{version="1"}`, "1x1800"},
-		{`outbox_relays_live`, "1x1800"},
-		{`outbox_backlog_read_timestamp_seconds`, "0+60x1800"},
+		{`outbox_relays_live{database="default"}`, "1x1800"},
+		{`outbox_backlog_read_timestamp_seconds{database="default"}`, "0+60x1800"},
 		{`outbox_oldest_pending_timestamp_seconds{destination="kafka"}`, "0+60x1800"},
 		{`outbox_published_total{destination="kafka"}`, "0+6000x1800"},
 		{`outbox_slot_retained_bytes{destination="kafka"}`, "16777216x1800"},
-		{`outbox_segments_kept`, "0x1800"},
+		{`outbox_segments_kept{database="default"}`, "0x1800"},
 		// What is well with another database hides nothing.
 		{`outbox_backlog_read_timestamp_seconds{database="other"}`, "0+60x1800"},
 		{`outbox_segments_kept{database="other"}`, "0x1800"},
@@ -145,9 +145,9 @@ func TestEachAlertFiresInItsFaultAndIsSilentOtherwise(t *testing.T) {
 	faults := map[string]series{
 		"OutboxAbsent":                     {`outbox_build_info{version="1"}`, ""},
 		"OutboxDatabaseAbsent":             {`outbox_backlog_read_timestamp_seconds{database="other"}`, "0+60x180 stale"},
-		"OutboxUnread":                     {`outbox_backlog_read_timestamp_seconds`, "0x1800"},
+		"OutboxUnread":                     {`outbox_backlog_read_timestamp_seconds{database="default"}`, "0x1800"},
 		"OutboxSlotRetains/kafka":          {`outbox_slot_retained_bytes{destination="kafka"}`, "20e9x1800"},
-		"OutboxSegmentsKept":               {`outbox_segments_kept`, "2x1800"},
+		"OutboxSegmentsKept":               {`outbox_segments_kept{database="default"}`, "2x1800"},
 		"OutboxUnselected":                 {`outbox_messages_unselected_total`, "0+1x1800"},
 		"OutboxNotificationsDropped/kafka": {`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0+1x1800"},
 	}
@@ -189,6 +189,32 @@ func TestEachAlertFiresInItsFaultAndIsSilentOtherwise(t *testing.T) {
 	}
 	if n := strings.Count(string(runbook), "\n## Outbox"); n != len(rules) {
 		t.Errorf("%d sections in the runbook and %d alerts", n, len(rules))
+	}
+}
+
+// Where databases have series together, and the worst alone have some by name, alerts are the same: for those that are
+// named, and for the others without a name. A database that isn't named any more is no absent one.
+func TestAlertsFireForDatabasesThatHaveSeriesTogether(t *testing.T) {
+	t.Parallel()
+	well := []series{
+		{`outbox_build_info{version="1"}`, "1x1800"},
+		{`outbox_backlog_read_timestamp_seconds{database=""}`, "0+60x1800"},
+		{`outbox_backlog_read_timestamp_seconds{database="worst"}`, "0+60x60 stale"},
+		{`outbox_segments_kept{database=""}`, "0x1800"},
+		{`outbox_destination_state{database="",destination="kafka",state="stalled"}`, "0x1800"},
+		{`outbox_destination_state{database="worst",destination="kafka",state="stalled"}`, "0x60 stale"},
+		{`outbox_destination_state{database="second",destination="kafka",state="broken"}`, "0x60 stale"},
+	}
+	firing(t, well, "4h")
+	for alert, fault := range map[string]series{
+		"OutboxUnread":        {`outbox_backlog_read_timestamp_seconds{database=""}`, "0x1800"},
+		"OutboxSegmentsKept":  {`outbox_segments_kept{database=""}`, "2x1800"},
+		"OutboxStalled/kafka": {`outbox_destination_state{database="",destination="kafka",state="stalled"}`, "1x1800"},
+		"OutboxBroken/kafka":  {`outbox_destination_state{database="second",destination="kafka",state="broken"}`, "1x1800"},
+	} {
+		all := slices.Clone(well)
+		all[slices.IndexFunc(all, func(s series) bool { return s.Series == fault.Series })] = fault
+		firing(t, all, "4h", alert)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestAllDatabasesAreMigratedAndWhatFailsIsLeftForTheNextRun(t *testing.T) {
 	latest := schema.Latest()
 	folder := several(t, "away", "postgres://nobody@127.0.0.1:1/x", "before", before.url, "current", current.url, "empty", empty.url)
 
-	command(t, folder, nil, "migrate", "status", "--all").want(exitError, 
+	command(t, folder, nil, "migrate", "status", "--all").want(exitError,
 		fmt.Sprintf("4 databases, and version %d is this program's", latest),
 		fmt.Sprintf("1 with version %d, 1 with version %d, 1 without the schema, 1 that could not be read", latest, latest-1),
 		"1 migration is pending", "the schema is missing", "no PostgreSQL listens").never("\ncurrent ")

@@ -41,9 +41,11 @@ var directions = map[string][]string{
 	"relay/internal/messages": {"", "schema", "relay", "internal/headers"},
 	"relay/internal/lease":    {"", "schema", "relay", "internal/brokers", "internal/cursors", "internal/dial"},
 	"relay/internal/holds":    {"", "schema", "relay", "relay/internal/messages"},
-	"relay/registration":      {"", "schema", "relay", "relay/internal/lease", "internal/cursors", "internal/dial"},
-	"relay/retention":         {"schema", "relay/internal/lease", "internal/cursors", "internal/dial"},
-	"relay/unselected":        {"", "schema", "relay", "internal/dial"},
+	"relay/internal/line":     {"internal/dial"},
+	"relay/registration": {"", "schema", "relay", "relay/internal/lease", "relay/internal/line", "internal/cursors",
+		"internal/dial"},
+	"relay/retention":  {"schema", "relay/internal/lease", "internal/cursors", "internal/dial"},
+	"relay/unselected": {"", "schema", "relay", "internal/dial"},
 	"relay/polling": {"", "schema", "relay", "relay/registration",
 		"relay/internal/messages", "relay/internal/lease", "relay/internal/holds",
 		"internal/cursors", "internal/dial", "internal/headers"},
@@ -59,7 +61,7 @@ var directions = map[string][]string{
 	"admin/find":         {"", "schema", "admin"},
 	"admin/verify":       {"", "admin"},
 	"admin/jobs":         {"", "schema", "mapping", "admin", "admin/find", "internal/headers"},
-	"admin/health":       {"", "schema", "mapping", "admin", "admin/jobs", "internal/brokers", "internal/printed"},
+	"admin/health":       {"", "schema", "mapping", "admin", "admin/jobs", "internal/brokers", "internal/cursors", "internal/printed"},
 	"admin/destinations": {"schema", "admin", "admin/jobs", "admin/health", "internal/cursors"},
 	"admin/sheet":        {"admin/find", "admin/health"},
 	"admin/verbs": {"", "schema", "admin", "admin/find", "admin/jobs", "admin/health", "admin/destinations", "admin/sheet",
@@ -237,31 +239,61 @@ func TestTheLibraryNeedsPgxAlone(t *testing.T) {
 // catches panics of the destination's filter.
 func TestTheEnginesCoreHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
 	t.Parallel()
-	pure := []string{"cmp", "errors", "fmt", "hash/maphash", "maps", "math", "slices", "strings", "time", module, module + "/schema"}
 	core, files := coresFiles(t, filepath.Join("..", "..", "relay"))
 	for _, file := range core {
-		for _, imp := range files[file].Imports {
-			if name, _ := strconv.Unquote(imp.Path.Value); !slices.Contains(pure, name) {
-				t.Errorf("%s imports %q", file, name)
-			}
-		}
-		ast.Inspect(files[file], func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.GoStmt, *ast.SelectStmt, *ast.ChanType:
-				t.Errorf("%s starts goroutines or uses channels", file)
-			case *ast.SelectorExpr:
-				if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" &&
-					slices.Contains([]string{"Now", "Since", "Until", "After", "Sleep", "NewTimer"}, n.Sel.Name) {
-					t.Errorf("%s reads the clock: time.%s", file, n.Sel.Name)
-				}
-			}
-			return true
-		})
+		decidesAlone(t, file, files[file], "hash/maphash", module, module+"/schema")
 	}
 	t.Logf("the core's files: %q", core)
 	if len(core) < 10 {
 		t.Errorf("only %q are the core's: is it still relay.core?", core)
 	}
+}
+
+// Placement is simulated as the engine is. Each member of a fleet computes it, so it may not depend on the process.
+func TestPlacementHasNoClockNoGoroutinesAndNoInput(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob(filepath.Join("..", "..", "cmd", "internal", "fleet", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		seen++
+		parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decidesAlone(t, path, parsed)
+	}
+	if seen == 0 {
+		t.Error("there is no file: has placement another folder?")
+	}
+}
+
+// decidesAlone reports what a file of a core may not have. It may import packages without input and output, and more.
+func decidesAlone(t *testing.T, name string, file *ast.File, more ...string) {
+	t.Helper()
+	pure := append(more, "cmp", "errors", "fmt", "maps", "math", "slices", "strings", "time")
+	for _, imp := range file.Imports {
+		if path, _ := strconv.Unquote(imp.Path.Value); !slices.Contains(pure, path) {
+			t.Errorf("%s imports %q", name, path)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt, *ast.SelectStmt, *ast.ChanType:
+			t.Errorf("%s starts goroutines or uses channels", name)
+		case *ast.SelectorExpr:
+			if pkg, ok := n.X.(*ast.Ident); ok && pkg.Name == "time" &&
+				slices.Contains([]string{"Now", "Since", "Until", "After", "Sleep", "NewTimer"}, n.Sel.Name) {
+				t.Errorf("%s reads the clock: time.%s", name, n.Sel.Name)
+			}
+		}
+		return true
+	})
 }
 
 // coresFiles names the core's files, and returns all of the package.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/cursors"
@@ -19,6 +20,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/settings"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/lease"
+	"github.com/pgoutbox/outbox/relay/internal/line"
 	"github.com/pgoutbox/outbox/relay/internal/owner"
 	"github.com/pgoutbox/outbox/relay/internal/states"
 	"github.com/pgoutbox/outbox/schema"
@@ -29,7 +31,7 @@ var ErrNamesake = errors.New("another relay has this name")
 
 // Registration records this process under a name among the running relays. By the name, a relay that restarts takes its
 // leases back at once; the registration ensures that no other relay uses the name at the same time. All sources of a
-// process share one.
+// process share one, and its connection: while nothing happens in the database, it is the only one of the relay.
 type Registration struct {
 	conn     *pgx.ConnConfig
 	name     string
@@ -37,6 +39,7 @@ type Registration struct {
 	host     string
 	cfg      Config
 	states   *states.Writer // of all its sources
+	line     *line.Line     // what the name's row identifies
 
 	mu    sync.Mutex
 	err   error // why the name may not be used at present; nil while registered
@@ -60,8 +63,8 @@ type Config struct {
 }
 
 // Register takes the name for this process. It waits at most one lease to tell a dead predecessor from a live namesake.
-// ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration uses a
-// connection of its own until Close.
+// ErrNamesake, marked by outbox.Permanent, names the host and process of the namesake. The registration has a
+// connection until Close, which it lends to the parts of the relay.
 func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Config) (*Registration, error) {
 	var faults settings.Faults
 	faults.Need(conn != nil, "", "there is no connection config")
@@ -78,15 +81,16 @@ func Register(ctx context.Context, conn *pgx.ConnConfig, name string, cfg Config
 	}
 	var instance outbox.ID
 	_, _ = rand.Read(instance[:]) // it never fails
-	r := &Registration{conn: conn.Copy(), name: name, instance: instance.String(), host: host, cfg: cfg,
+	r := &Registration{conn: conn.Copy(), name: name, instance: instance.String(), host: host, cfg: cfg, line: line.New(),
 		states: states.New(conn, name, cfg.Logger), inUse: make(map[string]bool), stopped: make(chan struct{})}
+	r.line.Configure(r.conn)
 	first, err := r.register(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("register relay %q: %w", name, err)
 	}
 	beating, stop := context.WithCancel(context.Background())
 	r.stop = stop
-	go r.run(beating, first)
+	go r.run(beating, r.line.Open(first))
 	return r, nil
 }
 
@@ -95,6 +99,13 @@ func (r *Registration) Name() string { return r.name }
 
 // States writes the states of all its sources.
 func (r *Registration) States() *states.Writer { return r.states }
+
+// Lend runs f with the relay's connection to the database, for a short statement: leases are renewed on it, and
+// messages of a database where little happens are read and settled. If f's own context ends while a statement of it
+// runs, the connection is lost, and the leases with it. An error of f is its own.
+func (r *Registration) Lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return r.line.Do(ctx, f)
+}
 
 // AllGroups stands for a destination as a whole.
 const AllGroups = -1
@@ -246,20 +257,22 @@ func (r *Registration) find(ctx context.Context, conn *pgx.Conn) (*predecessor, 
 	return &p, nil
 }
 
-// run keeps the relay registered until ctx ends. It opens a new connection when one breaks.
-func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
+// run keeps the relay registered until ctx ends. It opens a new connection when one is lost.
+func (r *Registration) run(ctx context.Context, lost <-chan struct{}) {
 	defer close(r.stopped)
 	for {
-		err := r.beat(ctx, conn)
+		err := r.beat(ctx, lost)
 		if ctx.Err() != nil {
-			r.leave(conn)
+			r.leave()
 			return
 		}
-		dial.HangUp(conn)
+		r.line.Drop(err)
 		r.set(err)
 		r.cfg.Logger.Warn("registration interrupted", "relay", r.name, "error", err)
 		for err != nil {
+			var conn *pgx.Conn
 			if conn, err = r.register(ctx); err == nil {
+				lost = r.line.Open(conn)
 				break
 			}
 			if ctx.Err() != nil {
@@ -277,38 +290,52 @@ func (r *Registration) run(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// beat renews the heartbeat until the connection breaks or the name is taken over.
-func (r *Registration) beat(ctx context.Context, conn *pgx.Conn) error {
+// beat renews the heartbeat until the connection is lost or the name is taken over. If the server refuses a heartbeat,
+// the connection stays, because the leases are on it.
+func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
 	ticker := time.NewTicker(r.cfg.Lease / 3)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-lost:
+			return fmt.Errorf("the connection was lost: %w", r.line.Why())
 		case <-ticker.C:
 		}
-		// This doesn't use ctx, whose end would close the connection.
-		beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Lease)
-		tag, err := conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), clock_ahead = $3::timestamptz - clock_timestamp()
-			WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance, time.Now())
-		cancel()
-		if err != nil {
+		var tag pgconn.CommandTag
+		err := r.line.Do(ctx, func(conn *pgx.Conn) (err error) {
+			// This doesn't use ctx, whose end would close the connection.
+			beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.AnswerWithin)
+			defer cancel()
+			tag, err = conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), clock_ahead = $3::timestamptz - clock_timestamp()
+				WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance, time.Now())
+			return err
+		})
+		var refused *pgconn.PgError
+		switch {
+		case ctx.Err() != nil || errors.Is(err, line.ErrDown):
+			continue // the select has the reason
+		case errors.As(err, &refused):
+			r.cfg.Logger.Warn("the heartbeat was refused", "relay", r.name, "error", err)
+			r.set(fmt.Errorf("say that the relay is alive: %w", err))
+		case err != nil:
 			return fmt.Errorf("say that the relay is alive: %w", err)
-		}
-		if tag.RowsAffected() == 0 {
+		case tag.RowsAffected() == 0:
 			return fmt.Errorf("%w: its registration as %q was taken over", ErrNamesake, r.name)
+		default:
+			r.set(nil)
 		}
 	}
 }
 
 // leave removes the row if it is still this instance's.
-func (r *Registration) leave(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), dial.HangUpTimeout)
-	defer cancel()
-	defer dial.HangUp(conn)
-	_, err := conn.Exec(ctx, `DELETE FROM outbox.relays WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
-	if err != nil {
-		r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)
-	}
+func (r *Registration) leave() {
+	r.line.Close(func(ctx context.Context, conn *pgx.Conn) {
+		_, err := conn.Exec(ctx, `DELETE FROM outbox.relays WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance)
+		if err != nil {
+			r.cfg.Logger.Debug("registration not removed", "relay", r.name, "error", err)
+		}
+	})
 	r.set(owner.ErrClosed)
 }

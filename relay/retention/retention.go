@@ -37,6 +37,11 @@ type Config struct {
 	// minutes, so there is no hurry. Default 30 s.
 	Interval time.Duration
 
+	// Lend, if not nil, runs a function with a connection that the process has anyway, as Registration.Lend does. Run
+	// asks on it whether there is anything to do, and opens a connection only if there is. nil: Run has a connection of
+	// its own all the time.
+	Lend func(ctx context.Context, f func(*pgx.Conn) error) error
+
 	// Observe, if not nil, gets the result of each pass. It must not block.
 	Observe func(Report)
 
@@ -117,21 +122,52 @@ func (r *Retention) Run(ctx context.Context) error {
 	var conn *pgx.Conn
 	defer func() { dial.HangUp(conn) }()
 	for {
-		if conn == nil || conn.IsClosed() {
-			var err error
-			if conn, err = r.connect(ctx); err != nil {
-				r.report(ctx, Report{Err: err})
-			}
+		if r.cfg.Lend != nil && !r.needed(ctx) {
+			r.report(ctx, Report{})
+		} else {
+			conn = r.again(ctx, conn)
 		}
-		if conn != nil {
-			report, err := r.pass(ctx, conn)
-			report.Err = err
-			r.report(ctx, report)
+		if r.cfg.Lend != nil {
+			dial.HangUp(conn)
+			conn = nil
 		}
 		if err := lease.Pause(ctx, r.cfg.Interval); err != nil {
 			return nil
 		}
 	}
+}
+
+// again makes a pass, and returns the connection for the next one, nil if there is none.
+func (r *Retention) again(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+	if conn == nil || conn.IsClosed() {
+		var err error
+		if conn, err = r.connect(ctx); err != nil {
+			r.report(ctx, Report{Err: err})
+			return nil
+		}
+	}
+	report, err := r.pass(ctx, conn)
+	report.Err = err
+	r.report(ctx, report)
+	return conn
+}
+
+// somethingSQL reports whether a pass would find a segment or a row: it reads the ends of indexes alone, and jobs.
+const somethingSQL = `SELECT EXISTS (` + segmentsSQL + `) OR EXISTS (SELECT FROM outbox.trash WHERE trashed_at < clock_timestamp() - interval '1 day')
+	OR EXISTS (SELECT FROM outbox.jobs j WHERE j.ended_at < clock_timestamp() - interval '30 days'
+		OR j.state = 'planned' AND j.planned_at < clock_timestamp() - interval '1 hour'
+		OR j.ended_at < clock_timestamp() - interval '1 day' AND (EXISTS (SELECT FROM outbox.job_messages m WHERE m.job = j.id)
+			OR EXISTS (SELECT FROM outbox.job_pages p WHERE p.job = j.id)))`
+
+// needed asks on a connection that is lent whether a pass would find anything. A pass says what an error means.
+func (r *Retention) needed(ctx context.Context) bool {
+	needed := true
+	_ = r.cfg.Lend(ctx, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.AnswerWithin)
+		defer cancel()
+		return conn.QueryRow(ctx, somethingSQL, schema.SegmentSeconds, schema.SegmentCount).Scan(&needed)
+	})
+	return needed && ctx.Err() == nil
 }
 
 func (r *Retention) report(ctx context.Context, report Report) {

@@ -7,8 +7,8 @@ import "time"
 
 const (
 	// patience is how long somebody waits at a bound before one of those that use it is asked to yield.
-	patience = 2 * time.Second
+	patience = time.Second
 
 	// undisturbed is how long a database may use what it has before it is asked to yield.
-	undisturbed = 5 * time.Second
+	undisturbed = 3 * time.Second
 )

@@ -16,17 +16,19 @@ import (
 const LeastConnections = 8
 
 // Connections bounds the sessions of this process with each PostgreSQL server, by its address. Those who wait for one
-// get it in this order: databases that have none, in the order in which they came; then those that need another, the
-// one with the most sessions first, because it is closest to what it needs.
+// get it in this order: databases that have none, then those that need another. Among each, the one comes first that has
+// had all that it needed the longest time ago.
 //
 // Databases that have a session, and all need another one, would wait for each other. So a quarter of the bound is not
-// for first ones, and who waits for a second one for long comes before these. Whoever waits for long has the database
-// that has used its sessions for the longest time asked to yield all of them. That one comes again behind all who wait.
+// for first ones, and who waits for a second one for long comes before these. Whoever waits for long has a database asked
+// to yield all of its sessions: the one that has had all that it needs for the longest time. If all need more, it is the
+// one that comes last in the order. It comes again behind all who wait.
+//
+// What people look with comes last, and nobody yields for it.
 type Connections struct {
 	limit int // 0: none
 
 	mu      sync.Mutex
-	tickets uint64
 	servers map[string]*server
 }
 
@@ -40,7 +42,7 @@ type server struct {
 	address string
 	open    int
 	clients map[*Client]int // the sessions of each that has any
-	waiting []*waiter       // by ticket
+	waiting []*waiter       // in the order in which they came
 	waits   uint64          // how often somebody had to wait
 	yields  uint64
 }
@@ -48,11 +50,14 @@ type server struct {
 // waiter is a call that waits.
 type waiter struct {
 	client  *Client
-	ticket  uint64
 	rejoins bool // it wants no session, but that all before it have one
+	aside   bool // it comes last
 	since   time.Time
 	ready   chan struct{} // closed when it has what it waits for
 }
+
+// needs reports whether it waits for a session to deliver with.
+func (w *waiter) needs() bool { return !w.rejoins && !w.aside }
 
 // Client is what one database has of the bound.
 type Client struct {
@@ -63,6 +68,7 @@ type Client struct {
 	yield func()
 
 	since    time.Time // when it got the last of its sessions
+	served   time.Time // until when it last had all that it needed
 	yielding bool
 	yields   []*server // where it is asked to
 }
@@ -72,12 +78,12 @@ func (c *Connections) Client(yield func()) *Client {
 	return &Client{all: c, yield: yield}
 }
 
-// ErrConnections is why there is no session: as many as the bound allows are in use.
+// ErrConnections is why there is no session: as many as the bound allows are in use. It doesn't wrap the error of a
+// context, in place of which drivers report a timeout.
 type ErrConnections struct {
 	Limit   int
 	Address string
 	Waited  time.Duration
-	cause   error
 }
 
 func (e *ErrConnections) Error() string {
@@ -86,13 +92,16 @@ func (e *ErrConnections) Error() string {
 		"the databases", e.Limit, e.Address, e.Waited.Round(time.Millisecond))
 }
 
-func (e *ErrConnections) Unwrap() error { return e.cause }
-
 // Dial returns a function that connects as dial does, when the bound allows it. What it returns is in use until it is
 // closed.
-func (c *Client) Dial(dial pgconn.DialFunc) pgconn.DialFunc {
+func (c *Client) Dial(dial pgconn.DialFunc) pgconn.DialFunc { return c.dial(dial, false) }
+
+// DialAside is Dial for sessions that deliver nothing.
+func (c *Client) DialAside(dial pgconn.DialFunc) pgconn.DialFunc { return c.dial(dial, true) }
+
+func (c *Client) dial(dial pgconn.DialFunc, aside bool) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		if err := c.enter(ctx, address); err != nil {
+		if err := c.enter(ctx, address, aside); err != nil {
 			return nil, err
 		}
 		conn, err := dial(ctx, network, address)
@@ -118,10 +127,10 @@ func (s *session) Close() error {
 }
 
 // enter waits for a session with a server.
-func (c *Client) enter(ctx context.Context, address string) error {
+func (c *Client) enter(ctx context.Context, address string, aside bool) error {
 	c.all.mu.Lock()
 	s := c.all.server(address)
-	w := c.all.queue(s, c, false)
+	w := c.all.queue(s, &waiter{client: c, aside: aside})
 	return c.all.await(ctx, s, w)
 }
 
@@ -146,7 +155,7 @@ func (c *Client) Rejoin(ctx context.Context) error {
 	c.yielding, c.yields = false, nil
 	var waiting []*waiter
 	for _, s := range servers {
-		waiting = append(waiting, c.all.queue(s, c, true))
+		waiting = append(waiting, c.all.queue(s, &waiter{client: c, rejoins: true}))
 	}
 	c.all.mu.Unlock()
 	for i, w := range waiting {
@@ -167,7 +176,7 @@ func (c *Client) Crowded() bool {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
 	for _, s := range c.all.servers {
-		if s.clients[c] > 0 && len(s.waiting) > 0 {
+		if s.clients[c] > 0 && slices.ContainsFunc(s.waiting, (*waiter).needs) {
 			return true
 		}
 	}
@@ -192,12 +201,11 @@ func (c *Connections) forget(s *server) {
 }
 
 // queue makes somebody wait, and serves whom it can.
-func (c *Connections) queue(s *server, client *Client, rejoins bool) *waiter {
-	c.tickets++
-	w := &waiter{client: client, ticket: c.tickets, rejoins: rejoins, since: time.Now(), ready: make(chan struct{})}
+func (c *Connections) queue(s *server, w *waiter) *waiter {
+	w.since, w.ready = time.Now(), make(chan struct{})
 	s.waiting = append(s.waiting, w)
 	c.grant(s)
-	if !rejoins && slices.Contains(s.waiting, w) {
+	if !w.rejoins && slices.Contains(s.waiting, w) {
 		s.waits++
 	}
 	return w
@@ -224,7 +232,7 @@ func (c *Connections) await(ctx context.Context, s *server, w *waiter) error {
 			if w.rejoins {
 				return ctx.Err()
 			}
-			return &ErrConnections{c.limit, s.address, time.Since(w.since), ctx.Err()}
+			return &ErrConnections{c.limit, s.address, time.Since(w.since)}
 		}
 	}
 }
@@ -263,55 +271,94 @@ func (c *Connections) grant(s *server) {
 
 // next returns the index of the one who is served next, -1 if there is none.
 func (c *Connections) next(s *server) int {
-	if len(s.waiting) > 0 && s.waiting[0].rejoins {
-		return 0 // nobody is before it
+	if i := slices.IndexFunc(s.waiting, func(w *waiter) bool { return !w.aside }); i >= 0 && s.waiting[i].rejoins {
+		return i // nobody is before it
 	}
 	if c.limit > 0 && s.open >= c.limit {
 		return -1
 	}
-	first, second := -1, -1
+	first, second, aside := -1, -1, -1
 	for i, w := range s.waiting {
 		has := s.clients[w.client]
 		switch {
 		case w.rejoins:
+		case w.aside:
+			if aside < 0 {
+				aside = i
+			}
 		case has > 0:
-			if second < 0 || has > s.clients[s.waiting[second].client] {
+			if second < 0 || s.before(w.client, s.waiting[second].client) < 0 {
 				second = i
 			}
-		case first < 0 && (c.limit == 0 || len(s.clients) < c.limit-c.limit/4):
+		case (first < 0 || s.before(w.client, s.waiting[first].client) < 0) && (c.limit == 0 || len(s.clients) < c.limit-c.limit/4):
 			first = i
 		}
 	}
-	if first < 0 || second >= 0 && time.Since(s.waiting[second].since) >= patience {
+	switch {
+	case second >= 0 && (first < 0 || time.Since(s.waiting[second].since) >= patience):
 		return second
+	case first < 0 && !slices.ContainsFunc(s.waiting, (*waiter).needs):
+		return aside
 	}
 	return first
+}
+
+// before orders databases: below 0, a comes before b.
+func (s *server) before(a, b *Client) int {
+	return cmp.Or(a.served.Compare(b.served), s.clients[b]-s.clients[a])
 }
 
 // relieve asks one database to yield, if somebody has waited for long and none yields already.
 func (c *Connections) relieve(s *server) {
 	c.mu.Lock()
-	now := time.Now()
-	var over []*Client
+	yields := s.yielder(time.Now())
+	if yields != nil {
+		yields.yielding, yields.yields = true, append(yields.yields, s)
+		s.yields++
+	}
+	c.mu.Unlock()
+	if yields != nil {
+		yields.yield()
+	}
+}
+
+// yielder returns the database that is to yield now, nil if there is none.
+func (s *server) yielder(now time.Time) *Client {
+	needs := make(map[*Client]bool)
+	long := false
+	for _, w := range s.waiting {
+		if w.needs() {
+			needs[w.client] = true
+			long = long || now.Sub(w.since) >= patience/2
+		}
+	}
+	var served, all []*Client
 	for client := range s.clients {
 		if client.yielding {
-			c.mu.Unlock()
-			return
+			return nil
 		}
-		if client.yield != nil && now.Sub(client.since) >= undisturbed {
-			over = append(over, client)
+		if client.yield == nil {
+			continue
+		}
+		all = append(all, client)
+		if !needs[client] {
+			served = append(served, client)
 		}
 	}
-	waits := slices.ContainsFunc(s.waiting, func(w *waiter) bool { return !w.rejoins && now.Sub(w.since) >= patience/2 })
-	if len(over) == 0 || !waits {
-		c.mu.Unlock()
-		return
+	early := func(client *Client) bool { return now.Sub(client.since) < undisturbed }
+	switch ready := slices.DeleteFunc(slices.Clone(served), early); {
+	case !long:
+	case len(ready) > 0:
+		yields := slices.MinFunc(ready, func(a, b *Client) int { return a.since.Compare(b.since) })
+		yields.served = now
+		return yields
+	case len(served) > 0: // one of them will
+	default:
+		if all = slices.DeleteFunc(all, early); len(all) > 0 {
+			return slices.MaxFunc(all, s.before)
+		}
 	}
-	longest := slices.MinFunc(over, func(a, b *Client) int { return a.since.Compare(b.since) })
-	longest.yielding, longest.yields = true, append(longest.yields, s)
-	s.yields++
-	c.mu.Unlock()
-	longest.yield()
+	return nil
 }
 
 // Server is how a server's sessions are used.

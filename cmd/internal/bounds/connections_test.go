@@ -80,7 +80,7 @@ func TestDatabasesThatNeedMoreSessionsThanThereAreTakeTurnsAndNoneIsStuck(t *tes
 	for _, c := range []struct{ databases, needs, limit int }{{6, 3, 8}, {20, 5, 12}, {40, 2, 20}, {3, 1, 8}, {30, 1, 8}} {
 		synctest.Test(t, func(t *testing.T) {
 			all := NewConnections(c.limit)
-			ctx, stop := context.WithTimeout(t.Context(), 30*time.Minute)
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer stop()
 			var running sync.WaitGroup
 			var list []*database
@@ -107,7 +107,7 @@ func TestDatabasesThatNeedMoreSessionsThanThereAreTakeTurnsAndNoneIsStuck(t *tes
 			most := slices.MaxFunc(list, func(a, b *database) int { return a.delivered - b.delivered }).delivered
 			least := slices.MinFunc(list, func(a, b *database) int { return a.delivered - b.delivered }).delivered
 			t.Logf("%+v: %d to %d deliveries each; %+v", c, least, most, all.Servers())
-			if least < most/8 || least == 0 {
+			if least < most/2 || least == 0 {
 				t.Errorf("%+v: one has delivered %d times, another %d", c, least, most)
 			}
 			if s := all.Servers(); len(s) > 0 && s[0].Open != 0 {
@@ -177,7 +177,7 @@ func TestWhoWaitsNoLongerIsToldWhyAndLeavesNothing(t *testing.T) {
 		defer cancel()
 		_, err := dial(ctx, "tcp", "one")
 		var full *ErrConnections
-		if !errors.As(err, &full) || full.Address != "one" || full.Waited != 10*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+		if !errors.As(err, &full) || full.Address != "one" || full.Waited != 10*time.Second {
 			t.Fatalf("%v", err)
 		}
 		if other, err := dial(t.Context(), "tcp", "two"); err != nil {

@@ -45,7 +45,7 @@ type Retention struct {
 // is set by package load, from the host's name.
 func (c *Config) SetDefaults() {
 	c.Log = Log{Level: "info", Format: "auto"}
-	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders()}
+	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders(), Metrics: Metrics{Databases: 100, Worst: 20}}
 	c.Limits.SetDefaults()
 	c.Retention = Retention{Enabled: true, Interval: retention.Defaults().Interval}
 }

@@ -22,10 +22,17 @@ type HTTP struct {
 	Listen      string              `json:"listen" jsonschema:"Address that serves /livez, /readyz, /healthz/destinations, /metrics and the API. Empty: none."`
 	API         bool                `json:"api" jsonschema:"Whether the API is served, too. Health and metrics need no login, the API does on an address that other machines reach."`
 	TLS         transport.ServerTLS `json:"tls" jsonschema:"Transport security of the listener. None: HTTP in the clear."`
+	Metrics     Metrics             `json:"metrics" jsonschema:"How many databases have series of their own at /metrics."`
 	Users       []User              `json:"users" jsonschema:"Who may use the API. None: on a loopback address anybody may look, and nobody may change anything."`
 	Proxy       *Proxy              `json:"proxy" jsonschema:"A proxy that logs people in, and says in a header who they are. None: no header is believed."`
 	MaskHeaders []string            `json:"mask_headers" jsonschema:"Names of message headers whose values the API hides from everybody, in any case, * for any characters. Default: what looks like a login, a key or a signature. [] shows all."`
 	Mask        []string            `json:"mask" jsonschema:"Paths in payloads of JSON, such as $.card.number or $.items[*].price, whose values the API hides from everybody. With any, payloads that aren't JSON are hidden."`
+}
+
+// Metrics bounds the series of many databases. See docs/metrics.md.
+type Metrics struct {
+	Databases int `json:"databases" jsonschema:"Up to so many databases have series of their own. With more, /metrics has sums over all, and by name the worst."`
+	Worst     int `json:"worst" jsonschema:"With more databases: how many that are not well have gauges by name, the worst first."`
 }
 
 // User is somebody with a password, a token, or a login by the proxy.
@@ -79,6 +86,8 @@ func (h HTTP) check(r *findings.Report, databases []Entry) {
 		"without it, logins and tokens travel in the clear, unless something before it encrypts")
 
 	h.TLS.Check(r, "http.tls")
+	r.Check(h.Metrics.Databases >= 0, "http.metrics.databases", "must not be negative")
+	r.Check(h.Metrics.Worst >= 0, "http.metrics.worst", "must not be negative")
 	names := map[string]bool{}
 	for i, u := range h.Users {
 		u.check(r, fields.Element("http.users", i), h.Proxy != nil)

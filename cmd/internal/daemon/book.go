@@ -8,6 +8,7 @@ type book struct {
 	registry *prometheus.Registry
 	register prometheus.Registerer
 	database bool // all have the label
+	shared   bool // by several databases: their gauges are made at the time of the scrape
 	entries  []entry
 	made     []prometheus.Collector
 }
@@ -26,13 +27,23 @@ func newBook(registry *prometheus.Registry, database string) *book {
 		registry), database: true}
 }
 
+// newSharedBook is for what several databases count together. The label is there, because all series of a metric have
+// the same labels, and is empty, which to Prometheus is none.
+func newSharedBook(registry *prometheus.Registry) *book {
+	return &book{registry: registry, register: prometheus.WrapRegistererWith(prometheus.Labels{"database": ""}, registry),
+		database: true, shared: true}
+}
+
 func (b *book) add(c prometheus.Collector) {
 	b.register.MustRegister(c)
 	b.made = append(b.made, c)
 }
 
-// close takes the metrics out of the registry.
+// close takes the metrics out of the registry, unless other databases need them.
 func (b *book) close() {
+	if b.shared {
+		return
+	}
 	for _, c := range b.made {
 		b.register.Unregister(c)
 	}
@@ -49,6 +60,15 @@ func (b *book) note(name, kind, help string, labels []string) string {
 }
 
 func (b *book) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: b.note(name, "gauge", help, labels), Help: help}, labels)
+	if !b.shared {
+		b.add(v)
+	}
+	return v
+}
+
+// tally makes a gauge that is right for several databases, too, because they count it up and down, or set it to now.
+func (b *book) tally(name, help string, labels ...string) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: b.note(name, "gauge", help, labels), Help: help}, labels)
 	b.add(v)
 	return v

@@ -24,6 +24,7 @@ type Daemon struct {
 	cfg      config.Config // for what concerns the process
 	registry *prometheus.Registry
 	process  *process
+	sums     *sums
 	traces   *traces
 	gate     atomic.Pointer[gate]
 	handler  atomic.Pointer[http.Handler]
@@ -45,11 +46,12 @@ func New(databases []Database, options Options) (*Daemon, error) {
 	d.options.limits = newLimits(d.cfg.Limits)
 	options = d.options
 	d.process = newProcess(newBook(d.registry, ""), options)
+	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })
 	d.gate.Store(newGate(d.cfg.HTTP))
 	d.clients.Logger = relay.Bounded(d.logger)
 	var faults []error
 	for _, db := range databases {
-		u, err := newUnit(db, d.registry, &d.clients, options)
+		u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, options)
 		if err != nil {
 			faults = append(faults, d.withDatabase(db, err))
 			continue

@@ -225,7 +225,8 @@ func TestTheTimeoutsOfADatabaseBindNeitherTheMonitorNorTheAPI(t *testing.T) {
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
 		db.Exec("ALTER DATABASE " + cfg.Database + " SET " + name + " = '31s'")
 	}
-	u, err := newUnit(from("one", cfg, nil), prometheus.NewRegistry(), &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
+	m := newMetrics(newBook(prometheus.NewRegistry(), "one"))
+	u, err := newUnit(from("one", cfg, nil), m, &brokers.Pool{}, Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

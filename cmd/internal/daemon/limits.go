@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgoutbox/outbox/cmd/internal/bounds"
@@ -44,6 +45,9 @@ func (y yielding) ask() {
 
 // until returns a context that ends when ctx does, or with errYield when room is to be made. stop is called at the end.
 func (y yielding) until(ctx context.Context) (_ context.Context, stop func()) {
+	if ctx.Value(whole{}) == nil {
+		ctx = context.WithValue(ctx, whole{}, ctx)
+	}
 	own, cancel := context.WithCancelCause(ctx)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
@@ -56,6 +60,9 @@ func (y yielding) until(ctx context.Context) (_ context.Context, stop func()) {
 	return own, func() { cancel(nil); waiting.Wait() }
 }
 
+// whole is the key of the context that lasts while turns come and go.
+type whole struct{}
+
 // bound makes the connections of a unit count against the bound of their server.
 func (u *unit) bound() {
 	if u.options.limits == nil {
@@ -67,51 +74,33 @@ func (u *unit) bound() {
 	u.conn.DialFunc = u.sessions.Dial(u.conn.DialFunc)
 }
 
-// deliverInTurns delivers until ctx ends or every part has given up. If other databases have waited for long for
-// sessions with the server, it gives back all that it has, and begins again behind them.
-func (u *unit) deliverInTurns(ctx context.Context) error {
-	for {
-		turn, stop := u.yields.until(ctx)
-		err := u.deliver(ctx, turn)
-		asked := errors.Is(context.Cause(turn), errYield)
-		stop()
-		if !asked || ctx.Err() != nil || u.gaveUp() {
-			return err
-		}
-		u.logger.Info("sessions given back, because other databases have waited for them: see limits.connections_per_server")
-		if u.registration != nil {
-			u.registration.Close()
-			u.registration = nil
-		}
-		if u.sessions.Rejoin(ctx) != nil || u.awaitDatabase(ctx) != nil {
-			return nil // ctx has ended
-		}
-	}
+// aside returns the address for sessions that deliver nothing: they come last.
+func (u *unit) aside() *pgx.ConnConfig {
+	conn := u.conn.Copy()
+	conn.DialFunc = u.sessions.DialAside(u.Conn.DialFunc)
+	return conn
 }
 
-// gaveUp reports whether no part is left.
-func (u *unit) gaveUp() bool {
-	for _, err := range u.ended {
-		if err == nil {
-			return false
-		}
-	}
-	return true
+// yield lets those databases have the server's sessions that have waited for them. It is called when none is in use.
+func (u *unit) yield(ctx context.Context) error {
+	u.logger.Info("sessions given back, because other databases have waited for them: see limits.connections_per_server")
+	_ = u.sessions.Rejoin(ctx) // if ctx ends, nothing begins
+	return nil
 }
 
-// runInTurns runs r until turn ends. If others wait for memory that its messages have and do nothing with, it ends and
-// begins again. The source and the broker are for one Run at a time, so it waits for calls that hang, as long as ctx
-// lasts: only the end of the process leaves them behind.
-func runInTurns(ctx, turn context.Context, r *relay.Relay, yields yielding, calls *calls) error {
+// runInTurns runs r until ctx ends. If others wait for memory that its messages have and do nothing with, it ends and
+// begins again. The source and the broker are for one Run at a time, so the next one waits for calls that hang, be it
+// here or after the unit has yielded: only the end of the process leaves them behind.
+func runInTurns(ctx context.Context, r *relay.Relay, yields yielding, calls *calls) error {
 	for {
-		own, stop := yields.until(turn)
+		own, stop := yields.until(ctx)
 		err := r.Run(own)
 		asked := errors.Is(context.Cause(own), errYield)
 		stop()
-		if errors.Is(err, relay.ErrHung) && asked && ctx.Err() == nil && calls.wait(ctx) == nil {
+		if lasts, _ := own.Value(whole{}).(context.Context); errors.Is(err, relay.ErrHung) && asked && calls.wait(lasts) == nil {
 			err = nil
 		}
-		if err != nil || !asked || turn.Err() != nil {
+		if err != nil || !asked || ctx.Err() != nil {
 			return err
 		}
 	}

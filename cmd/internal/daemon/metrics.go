@@ -46,38 +46,38 @@ type metrics struct {
 	unselected prometheus.Counter
 	kept       prometheus.Gauge
 
-	types eventTypes
+	notified      *prometheus.CounterVec
+	notifiedLosts *prometheus.CounterVec
+
+	types, destinations values // that have a label value of their own
 }
 
-// backlogs are what a look at the database finds.
-type backlogs struct {
-	pending, oldest, held, oldestHeld, blocked, dead, slot *prometheus.GaugeVec
-
-	relays, segments, sampled prometheus.Gauge
-}
+// backlogs are what a look at the database finds: gauges by their names.
+type backlogs map[string]*prometheus.GaugeVec
 
 func newBacklogs(b *book) backlogs {
-	return backlogs{
-		pending: b.gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", "destination"),
-		oldest: b.gauge("oldest_pending_timestamp_seconds",
-			"When the oldest message that is pending, held or blocked was inserted; the time of the look if there is none.", "destination"),
-		held: b.gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination"),
-		oldestHeld: b.gauge("oldest_held_timestamp_seconds",
-			"When the oldest message that is held or blocked was inserted; the time of the look if there is none.", "destination"),
-		blocked: b.gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination"),
-		dead:    b.gauge("dead_messages", "Dead letters.", "destination"),
-		slot: b.gauge("slot_retained_bytes", "Write-ahead log that the server keeps for the destination's "+
-			"replication slot.", "destination"),
-		relays:   b.single("relays_live", "Relays with a recent heartbeat."),
-		segments: b.single("table_bytes", "Size of all segments of the outbox."),
-		sampled:  b.single("backlog_read_timestamp_seconds", "When the backlog was last read from the database."),
-	}
+	m := make(backlogs)
+	gauge := func(name, help string, labels ...string) { m[name] = b.gauge(name, help, labels...) }
+	gauge("pending_messages", "Committed messages that are not settled, estimated beyond 10,000.", "destination")
+	gauge("oldest_pending_timestamp_seconds",
+		"When the oldest message that is pending, held or blocked was inserted; the time of the look if there is none.", "destination")
+	gauge("held_messages", "Messages that wait for a later attempt, or behind one.", "destination")
+	gauge("oldest_held_timestamp_seconds",
+		"When the oldest message that is held or blocked was inserted; the time of the look if there is none.", "destination")
+	gauge("blocked_lanes", "Keys that are held until an operator acts.", "destination")
+	gauge("dead_messages", "Dead letters.", "destination")
+	gauge("slot_retained_bytes", "Write-ahead log that the server keeps for the destination's replication slot.", "destination")
+	gauge("relays_live", "Relays with a recent heartbeat.")
+	gauge("table_bytes", "Size of all segments of the outbox.")
+	gauge("backlog_read_timestamp_seconds", "When the backlog was last read from the database.")
+	return m
 }
 
 func newMetrics(b *book) *metrics {
 	group := []string{"destination", "shard_group"}
 	m := &metrics{
-		book:      b,
+		book:  b,
+		types: values{most: maxEventTypes}, destinations: values{most: maxDestinations},
 		backlogs:  newBacklogs(b),
 		published: b.counter("published_total", "Messages that the broker accepted.", "destination"),
 		failures: b.counter("publish_failures_total", "Messages that the broker did not accept: refused (for good), "+
@@ -88,8 +88,8 @@ func newMetrics(b *book) *metrics {
 		latency: b.histogram("insert_to_ack_seconds", "From the insert of a message, or the time it was delayed to, to the broker's "+
 			"acknowledgement, by the clocks of database and relay. Its exemplars carry trace_id.", "destination"),
 		calls:    b.histogram("publish_seconds", "Duration of calls to the broker.", "destination"),
-		last:     b.gauge("last_published_timestamp_seconds", "When the broker last accepted a message of this relay.", "destination"),
-		inFlight: b.gauge("in_flight_messages", "Messages in calls to the broker that have not returned.", "destination"),
+		last:     b.tally("last_published_timestamp_seconds", "When the broker last accepted a message of this relay.", "destination"),
+		inFlight: b.tally("in_flight_messages", "Messages in calls to the broker that have not returned.", "destination"),
 		settled:  b.counter("settlements_total", "Commits that moved the cursor.", "destination"),
 		deadTotal: b.counter("dead_lettered_total", "Messages that became dead letters: invalid, refused or exhausted.",
 			"destination", "reason"),
@@ -102,6 +102,11 @@ func newMetrics(b *book) *metrics {
 		unselected: b.counter("messages_unselected_total", "Messages that no destination of this relay's configuration selects, "+
 			"counted by the relay that owns the first one.").WithLabelValues(),
 		kept: b.single("segments_kept", "Segments that are not written to any more and could not be emptied."),
+		notified: b.counter("notifications_total",
+			"Notifications of messages that will not be tried again: sent, or dropped after several attempts.",
+			"destination", "channel", "result"),
+		notifiedLosts: b.counter("notifications_lost_messages_total",
+			"Messages that will not be tried again and of which a dropped notification would have told.", "destination", "channel"),
 	}
 	return m
 }
@@ -128,22 +133,33 @@ type states struct {
 }
 
 func newStates(b *book, verdicts func() map[string]health.Verdict) states {
-	s := states{verdicts, b.describe("destination_state", "gauge",
-		"1 for each state that the verdict on the destination names, 0 for the others.", "destination", "state")}
+	s := states{verdicts, describeStates(b)}
 	b.add(s)
 	return s
+}
+
+func describeStates(b *book) *prometheus.Desc {
+	return b.describe("destination_state", "gauge",
+		"1 for each state that the verdict on the destination names, 0 for the others.", "destination", "state")
 }
 
 func (s states) Describe(described chan<- *prometheus.Desc) { described <- s.described }
 
 func (s states) Collect(collected chan<- prometheus.Metric) {
-	for name, v := range s.verdicts() {
+	statesOf(s.verdicts(), func(destination string, state health.State, value float64) {
+		collected <- prometheus.MustNewConstMetric(s.described, prometheus.GaugeValue, value, destination, string(state))
+	})
+}
+
+// statesOf emits 1 for each state that a destination's verdict names, 0 for the others.
+func statesOf(verdicts map[string]health.Verdict, emit func(destination string, state health.State, value float64)) {
+	for name, v := range verdicts {
 		named := map[health.State]bool{v.State: true}
 		for _, f := range v.Also {
 			named[f.State] = true
 		}
 		for _, state := range health.States() {
-			collected <- prometheus.MustNewConstMetric(s.described, prometheus.GaugeValue, truth(named[state]), name, string(state))
+			emit(name, state, truth(named[state]))
 		}
 	}
 }
@@ -177,6 +193,11 @@ func WriteReports(w io.Writer, reports map[string]*health.Report) error {
 
 // sample takes over what a look at the database found.
 func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
+	backlogOf(r, mine, func(name string, value float64, labels ...string) { m[name].WithLabelValues(labels...).Set(value) })
+}
+
+// backlogOf emits the values of the gauges of newBacklogs.
+func backlogOf(r *health.Report, mine func(destination string) bool, emit func(name string, value float64, labels ...string)) {
 	for _, d := range r.Destinations {
 		if !mine(d.Name) {
 			continue
@@ -187,14 +208,14 @@ func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
 			}
 			return seconds(t)
 		}
-		m.pending.WithLabelValues(d.Name).Set(float64(d.Pending.N))
-		m.oldest.WithLabelValues(d.Name).Set(since(d.Oldest))
-		m.held.WithLabelValues(d.Name).Set(float64(d.Held.Messages.N))
-		m.oldestHeld.WithLabelValues(d.Name).Set(since(d.Held.Oldest))
-		m.blocked.WithLabelValues(d.Name).Set(float64(d.Held.Blocked))
-		m.dead.WithLabelValues(d.Name).Set(float64(d.Dead.Messages.N))
+		emit("pending_messages", float64(d.Pending.N), d.Name)
+		emit("oldest_pending_timestamp_seconds", since(d.Oldest), d.Name)
+		emit("held_messages", float64(d.Held.Messages.N), d.Name)
+		emit("oldest_held_timestamp_seconds", since(d.Held.Oldest), d.Name)
+		emit("blocked_lanes", float64(d.Held.Blocked), d.Name)
+		emit("dead_messages", float64(d.Dead.Messages.N), d.Name)
 		if d.Slot != nil {
-			m.slot.WithLabelValues(d.Name).Set(float64(d.Slot.Kept))
+			emit("slot_retained_bytes", float64(d.Slot.Kept), d.Name)
 		}
 	}
 	live := 0
@@ -203,13 +224,20 @@ func (m backlogs) sample(r *health.Report, mine func(destination string) bool) {
 			live++
 		}
 	}
-	m.relays.Set(float64(live))
+	emit("relays_live", float64(live))
 	var size int64
 	for _, s := range r.Segments {
 		size += s.Bytes
 	}
-	m.segments.Set(float64(size))
-	m.sampled.Set(seconds(r.At))
+	emit("table_bytes", float64(size))
+	emit("backlog_read_timestamp_seconds", seconds(r.At))
+}
+
+// forget takes back what a look has found about a destination, for others look at it now.
+func (m *metrics) forget(destination string) {
+	for _, v := range m.backlogs {
+		v.DeletePartialMatch(prometheus.Labels{"destination": destination})
+	}
 }
 
 func (m *metrics) retention(r retention.Report) {
@@ -236,8 +264,17 @@ type observer struct {
 
 var _ relay.Observer = (*observer)(nil)
 
+// label is the value of the label destination: a bounded number where databases share the series.
+func (m *metrics) label(destination string) string {
+	if m.shared {
+		return m.destinations.label(destination)
+	}
+	return destination
+}
+
 func (m *metrics) observer(destination string, group int, changed func(relay.State, error)) *observer {
 	g := strconv.Itoa(group)
+	destination = m.label(destination)
 	o := &observer{
 		published:   m.published.WithLabelValues(destination),
 		settled:     m.settled.WithLabelValues(destination),
@@ -308,27 +345,32 @@ func traceOf(m *outbox.Message) prometheus.Labels {
 // maxEventTypes bounds the values of the label event_type, for who writes events chooses them.
 const maxEventTypes = 50
 
-// eventTypes are the event types that have a label value of their own. It is safe for concurrent use.
-type eventTypes struct {
+// maxDestinations bounds the values of the label destination where databases share the series.
+const maxDestinations = 100
+
+// values are what has a label value of its own: the first ones. It is safe for concurrent use.
+type values struct {
+	most int
+
 	mu    sync.Mutex
 	known map[string]bool
 }
 
-func (e *eventTypes) label(eventType string) string {
+func (e *values) label(value string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.known[eventType] {
-		return eventType
+	if e.known[value] {
+		return value
 	}
-	if len(e.known) >= maxEventTypes || !utf8.ValidString(eventType) {
+	if len(e.known) >= e.most || !utf8.ValidString(value) {
 		return "(other)"
 	}
 	if e.known == nil {
 		e.known = make(map[string]bool)
 	}
-	eventType = strings.Clone(eventType) // the message's memory is used again
-	e.known[eventType] = true
-	return eventType
+	value = strings.Clone(value) // a message's memory is used again
+	e.known[value] = true
+	return value
 }
 
 func (o *observer) Settled(s *relay.Settlement) {

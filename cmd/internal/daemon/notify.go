@@ -21,8 +21,9 @@ import (
 // notifications tell people of messages that will not be tried again: a notifier for each section "notify" of the
 // configuration, which destinations may share.
 type notifications struct {
-	sent *prometheus.CounterVec
-	lost *prometheus.CounterVec
+	sent  *prometheus.CounterVec
+	lost  *prometheus.CounterVec
+	label func(destination string) string
 
 	all map[*config.Notify]*notify.Notifier
 	of  map[string]*notify.Notifier // by destination; those without one are not there
@@ -30,12 +31,8 @@ type notifications struct {
 
 // newNotifications names the database in what it sends, if that is not "".
 func newNotifications(cfg config.Config, database string, m *metrics, logger *slog.Logger) *notifications {
-	labels := []string{"destination", "channel", "result"}
 	n := &notifications{
-		sent: m.counter("notifications_total",
-			"Notifications of messages that will not be tried again: sent, or dropped after several attempts.", labels...),
-		lost: m.counter("notifications_lost_messages_total",
-			"Messages that will not be tried again and of which a dropped notification would have told.", labels[:2]...),
+		sent: m.notified, lost: m.notifiedLosts, label: m.label,
 		all: make(map[*config.Notify]*notify.Notifier),
 		of:  make(map[string]*notify.Notifier),
 	}
@@ -109,12 +106,12 @@ func remedy(database string, c config.Destination) func(d *relay.Delivery, block
 }
 
 func (n *notifications) observe(o notify.Outcome) {
-	result := "sent"
+	result, destination := "sent", n.label(o.Destination)
 	if o.Err != nil {
 		result = "dropped"
-		n.lost.WithLabelValues(o.Destination, o.Channel).Add(float64(o.Messages))
+		n.lost.WithLabelValues(destination, o.Channel).Add(float64(o.Messages))
 	}
-	n.sent.WithLabelValues(o.Destination, o.Channel, result).Inc()
+	n.sent.WithLabelValues(destination, o.Channel, result).Inc()
 }
 
 // run sends until ctx ends, and then what is left.

@@ -16,6 +16,9 @@ type Options struct {
 	// a single one that can't be used at the start ends Run.
 	Several bool
 
+	// Placed means that each part runs where it is placed. Otherwise all parts run.
+	Placed bool
+
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer
 

@@ -108,7 +108,7 @@ func (d *Daemon) change(ctx context.Context, start func(*unit)) {
 func (d *Daemon) begin(ctx context.Context, db Database, start func(*unit)) *unit {
 	options := d.options
 	options.Logger = d.logger
-	u, err := newUnit(db, d.registry, &d.clients, options)
+	u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, options)
 	if err == nil {
 		if err = d.connect(ctx, u, d.cfg.HTTP.Listen != ""); err != nil {
 			u.release()

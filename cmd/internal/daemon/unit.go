@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
@@ -48,10 +48,11 @@ type unit struct {
 	retention *retention.Retention // nil if this relay leaves it to others
 
 	metrics *metrics
+	kept    atomic.Int64 // segments that could not be emptied
 	watch   *watch
 	brokers []relay.Broker
 	parts   []part
-	ended   []error // why each part has given up
+	placed  *placed
 
 	selection  *selection
 	unselected *unselected.Recorder
@@ -76,13 +77,13 @@ type part struct {
 }
 
 // newUnit connects to nothing, and reports all faults together. The caller releases it.
-func newUnit(db Database, registry *prometheus.Registry, clients *brokers.Pool, options Options) (*unit, error) {
+func newUnit(db Database, m *metrics, clients *brokers.Pool, options Options) (*unit, error) {
 	u := &unit{Database: db, cfg: db.Config, conn: db.Conn, clients: clients, options: options, logger: options.Logger}
 	if options.Several {
 		u.logger = u.logger.With("database", db.Name)
 	}
+	u.metrics = m
 	u.bound()
-	u.metrics = newMetrics(newBook(registry, db.Name))
 	if err := u.assemble(); err != nil {
 		u.release()
 		return nil, err
@@ -99,16 +100,18 @@ func (u *unit) displayName() string {
 }
 
 func (u *unit) assemble() error {
-	monitor := u.conn.Copy()
+	monitor := u.aside()
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
 	u.watch.database, u.watch.crowded = u.displayName(), u.sessions.Crowded
-	newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	if !u.metrics.shared {
+		newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
+	}
 
 	if u.cfg.Retention.Enabled && readsOutbox(u.cfg) {
 		retention, err := retention.New(u.conn, retention.Config{
-			Interval: u.cfg.Retention.Interval, Observe: u.metrics.retention, Logger: u.logger})
+			Interval: u.cfg.Retention.Interval, Lend: u.lend, Observe: u.retained, Logger: u.logger})
 		if err != nil {
 			return err
 		}
@@ -145,6 +148,8 @@ func (u *unit) assemble() error {
 			u.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
+	u.placed = newPlaced(len(u.parts), !u.options.Placed)
+	u.announce(func(int) bool { return false })
 	return errors.Join(faults...)
 }
 
@@ -179,19 +184,34 @@ func (u *unit) run(ctx context.Context) error {
 		workers.Go(func() { u.watch.run(background) })
 	}
 	workers.Go(func() { u.notify.run(background) })
+	var err error
+	for err == nil && u.placed.await(ctx) {
+		err = u.work(ctx)
+	}
+	_ = u.unselected.Close() // it is in the log
+	return err
+}
+
+// work uses the database until ctx ends or no part is here any more.
+func (u *unit) work(ctx context.Context) error {
 	if err := u.awaitDatabase(ctx); err != nil {
 		return nil // ctx has ended
 	}
-	for _, c := range u.cfg.Destinations {
-		if c.Source != nil && c.Source.Purge != nil {
-			workers.Go(func() { u.purge(background, c) })
-		}
+	if u.registration != nil {
+		u.watch.borrows(u.registration.Lend)
+		defer u.watch.borrows(nil)
 	}
-	if u.retention != nil {
-		workers.Go(func() { _ = u.retention.Run(background) }) // it ends with background, and reports its errors as they come
+	turn, stop := u.yields.until(ctx)
+	err := u.deliver(turn)
+	yields := ctx.Err() == nil && errors.Is(context.Cause(turn), errYield)
+	stop()
+	if ctx.Err() == nil && (yields || !u.placed.fixed) && u.registration != nil {
+		u.registration.Close()
+		u.registration = nil
 	}
-	err := u.deliverInTurns(ctx)
-	_ = u.unselected.Close() // it is in the log
+	if yields {
+		return u.yield(ctx)
+	}
 	return err
 }
 
@@ -229,6 +249,10 @@ const (
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
 	for pause := beginPause; u.registration == nil && u.watch.outbox; pause = min(2*pause, longestBeginPause) {
+		choices, changed := u.placed.now()
+		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
+			return nil
+		}
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
 		err := u.checkDatabase(attempt)
 		if err == nil {
@@ -241,12 +265,15 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		for _, p := range u.parts {
-			u.watch.note(p.destination.Name, p.group, relay.StateBroken, err)
+		for i, p := range u.parts {
+			if here(choices[i]) {
+				u.watch.note(p.destination.Name, p.group, relay.StateBroken, err)
+			}
 		}
 		u.logger.Warn("the database can't be used yet, and is tried again", "error", err, "pause", pause)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)): // databases of one server don't come back together
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -264,39 +291,17 @@ func (u *unit) register(ctx context.Context) (err error) {
 	return err
 }
 
+// lend runs f with the connection of the registration, which is there when it is called.
+func (u *unit) lend(ctx context.Context, f func(*pgx.Conn) error) error {
+	return u.registration.Lend(ctx, f)
+}
+
 // longestLease is for how long a silent namesake must be believed to deliver.
 func (u *unit) longestLease() (longest time.Duration) {
 	for _, c := range u.cfg.Destinations {
 		longest = max(longest, c.Lease)
 	}
 	return longest
-}
-
-// deliver runs every part that has not given up until turn ends, which is when ctx does or before, and returns what
-// they ended with when all have.
-func (u *unit) deliver(ctx, turn context.Context) error {
-	var running sync.WaitGroup
-	if u.ended == nil {
-		u.ended = make([]error, len(u.parts))
-	}
-	errs := u.ended
-	for i, p := range u.parts {
-		if errs[i] != nil {
-			continue
-		}
-		running.Go(func() {
-			errs[i] = u.runPart(ctx, turn, p)
-			if errs[i] == nil {
-				return
-			}
-			u.notify.stopped(p.destination.Name, errs[i])
-			u.watch.note(p.destination.Name, p.group, relay.StateStopped, errs[i])
-			u.logger.Error("destination given up; others go on", "destination", p.destination.Name, "shard_group",
-				p.group, "error", errs[i])
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }
 
 // purge deletes the delivered rows of a table that asks for it, until ctx ends.
@@ -310,7 +315,7 @@ func (u *unit) purge(ctx context.Context, c config.Destination) {
 	}
 }
 
-func (u *unit) runPart(ctx, turn context.Context, p part) error {
+func (u *unit) runPart(ctx context.Context, p part) error {
 	c := p.destination
 	yields := newYielding()
 	share := u.options.limits.memory.Share(yields.ask)
@@ -345,13 +350,13 @@ func (u *unit) runPart(ctx, turn context.Context, p part) error {
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
-	inFlight := u.metrics.inFlight.WithLabelValues(c.Name)
+	inFlight := u.metrics.inFlight.WithLabelValues(u.metrics.label(c.Name))
 	calls := &calls{}
 	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)); calls.add(n) }), engine)
 	if err != nil {
 		return err
 	}
-	return runInTurns(ctx, turn, r, yields, calls)
+	return runInTurns(ctx, r, yields, calls)
 }
 
 // checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.

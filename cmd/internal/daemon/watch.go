@@ -41,6 +41,9 @@ type watch struct {
 	live   map[shardGroup]health.Live
 	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
+	quiet  quiet
+	leads  bool // this process has the database's first part
+	wake   chan struct{}
 }
 
 // shardGroup is one of a destination.
@@ -64,22 +67,81 @@ const (
 )
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
-	return &watch{conn: conn, crowded: func() bool { return false }, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable)}
+	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
+		crowded: func() bool { return false },
+		report:  &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable),
+		leads: true, wake: make(chan struct{}, 1)}
 }
 
-// starting notes a shard group that this relay is to work on.
+// starting notes a shard group that this relay is to work on, unless it is known.
 func (w *watch) starting(destination string, group int, ofOutbox bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outbox = w.outbox || ofOutbox
+	at := shardGroup{destination, group}
+	if _, known := w.live[at]; known {
+		return
+	}
 	if !slices.Contains(w.destinations, destination) {
 		w.destinations = append(w.destinations, destination)
 	}
-	w.outbox = w.outbox || ofOutbox
 	owner := w.relay
 	if !ofOutbox {
 		owner = tableOwner(w.relay, destination)
 	}
-	w.live[shardGroup{destination, group}] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting",
-		Since: time.Now()}
+	w.live[at] = health.Live{Destination: destination, Group: group, Owner: owner, State: "starting", Since: time.Now()}
+	w.nudge()
+}
+
+// gone notes that a shard group is another relay's.
+func (w *watch) gone(destination string, group int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := shardGroup{destination, group}
+	delete(w.live, at)
+	delete(w.tables, at)
+	for other := range w.live {
+		if other.destination == destination {
+			return
+		}
+	}
+	if i := slices.Index(w.destinations, destination); i >= 0 {
+		w.destinations = slices.Delete(w.destinations, i, i+1)
+		w.metrics.forget(destination)
+	}
+}
+
+// leading notes whether this relay is the one that does what is done once for the database.
+func (w *watch) leading(is bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leads = is
+}
+
+// nudge has run look again, where it rests. mu is held.
+func (w *watch) nudge() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rests reports whether nothing asks for a look: others work on the database, and nobody looks at the console.
+func (w *watch) rests() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.live) == 0 && time.Since(w.seen) > health.ReadWithin
+}
+
+// holds reports whether a part's source is this process's.
+func (w *watch) holds(p part) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch relay.State(w.live[shardGroup{p.destination.Name, p.group}].State) {
+	case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
+		return true
+	}
+	return false
 }
 
 // reads notes a shard group with a table of its own, and how to ask what is known of it.
@@ -103,7 +165,10 @@ func (w *watch) own() (list []health.OwnTable) {
 func (w *watch) note(destination string, group int, state relay.State, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	l := w.live[shardGroup{destination, group}]
+	l, known := w.live[shardGroup{destination, group}]
+	if !known {
+		return // it is another relay's
+	}
 	if l.State != string(state) {
 		l.State, l.Since = string(state), time.Now()
 	}
@@ -125,10 +190,22 @@ func (w *watch) run(ctx context.Context) {
 	idle := make(chan struct{}, 1)
 	idle <- struct{}{}
 	for first := true; ctx.Err() == nil; {
+		if w.rests() {
+			if conn != nil {
+				connect.Close(conn)
+				conn = nil
+			}
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		began := time.Now()
-		conn = w.look(ctx, conn)
+		var ok bool
+		conn, ok = w.look(ctx, conn)
 		took, pause := time.Since(began), lookAgain/2+rand.N(lookAgain) // databases of one server don't come back together
-		if conn != nil {
+		if ok {
 			if w.jobs() {
 				select {
 				case <-idle:
@@ -140,7 +217,7 @@ func (w *watch) run(ctx context.Context) {
 			if first { // databases that began together don't go on together
 				pause, first = max(rand.N(pause), time.Second), false
 			}
-			if w.crowded() { // the connection is needed elsewhere
+			if conn != nil && w.crowded() { // the connection is needed elsewhere
 				connect.Close(conn)
 				conn = nil
 			}
@@ -156,17 +233,24 @@ func (w *watch) run(ctx context.Context) {
 func (w *watch) every() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.seen) < lookEvery {
+	switch {
+	case time.Since(w.seen) < lookEvery:
 		return lookSoon
+	case w.quiet.digest != "":
+		return quietEvery
 	}
 	return lookEvery
 }
 
-// look takes one, and returns the connection for the next time, nil if it broke.
-func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+// look takes one, and returns the connection for the next time, nil if it broke or none is needed.
+func (w *watch) look(ctx context.Context, conn *pgx.Conn) (_ *pgx.Conn, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
+	if w.unchanged(ctx) {
+		return conn, true
+	}
 	began := time.Now()
+	_, digest, _ := w.askDigest(ctx) // the look has the error
 	var err error
 	if conn == nil {
 		conn, err = w.conn(ctx)
@@ -177,27 +261,41 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	}
 	if err != nil {
 		w.logger.Debug("the database could not be looked at", "error", err)
-		if conn != nil {
-			connect.Close(conn)
-		}
+	}
+	quiet := err == nil && w.staysTrue(found, digest)
+	if conn != nil && (err != nil || quiet) {
+		connect.Close(conn)
 		conn = nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err = err; err != nil {
-		return nil
+	if w.quiet.digest, w.quiet.since = "", began; quiet {
+		w.quiet.digest = digest
 	}
-	w.report, w.readAt = found, began
-	w.history.Add(w.report, time.Now())
-	w.metrics.sample(w.report, func(name string) bool { return slices.Contains(w.destinations, name) })
-	return conn
+	if w.err = err; err != nil {
+		return nil, false
+	}
+	w.take(found, began)
+	return conn, true
 }
+
+// take notes a report that was read by a look that began then. It is called with mu.
+func (w *watch) take(found *health.Report, began time.Time) {
+	w.report, w.readAt, w.err = found, began, nil
+	w.history.Add(w.report, time.Now())
+	if !w.metrics.shared { // otherwise it is summed up at the scrape
+		w.metrics.sample(w.report, w.mine)
+	}
+}
+
+// mine reports whether this relay delivers to the destination.
+func (w *watch) mine(destination string) bool { return slices.Contains(w.destinations, destination) }
 
 // jobs reports whether a job is started and not ended.
 func (w *watch) jobs() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.report.Jobs) > 0
+	return w.leads && len(w.report.Jobs) > 0
 }
 
 // work carries out jobs, on a connection that lasts as long as they do.
@@ -221,11 +319,18 @@ type healthPage struct {
 	Destinations map[string]health.Verdict `json:"destinations"`
 }
 
+// notHere is what a relay knows of a database of which it has no part.
+const notHere = "other members of the fleet deliver from this database"
+
 // health is the verdict on what this relay delivers to, as it is now.
 func (w *watch) health() healthPage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	report, age := w.report, w.age()
+	if len(w.live) == 0 {
+		verdict := health.Verdict{Finding: health.Finding{State: health.StateIdle, Cause: notHere}, At: time.Now()}
+		return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, map[string]health.Verdict{}}
+	}
 	verdict, each := w.now(report, age).On(w.destinations)
 	return healthPage{verdict.Sentence(), verdict, age.Seconds(), w.relay, each}
 }
@@ -236,6 +341,7 @@ func (w *watch) current() (r *health.Report, age time.Duration, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, age = time.Now(), w.age()
+	w.nudge()
 	return w.now(w.report, age), age, w.err
 }
 
@@ -300,6 +406,10 @@ func (w *watch) readiness() readiness {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := readiness{Relay: w.relay, Work: w.works()}
+	if len(r.Work) == 0 {
+		r.Ready = true // there is nothing to do here
+		return r
+	}
 	answers := !w.readAt.IsZero() && w.age() <= health.ReadWithin
 	for _, l := range r.Work {
 		switch relay.State(l.State) {

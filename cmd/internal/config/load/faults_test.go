@@ -135,6 +135,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"format", minimal + "log: {format: xml}\n", none},
 		{"listen", minimal + "http: {listen: localhost}\n", none},
 		{"listen, port", minimal + "http: {listen: \"localhost:99999\"}\n", none},
+		{"series of databases", minimal + "http: {metrics: {databases: -1, worst: -2}}\n", none},
 		{"listen to all without a login", minimal + "http: {listen: ':9187'}\n", none},
 		{"listen to an address of the network without a login", minimal + "http: {listen: '192.0.2.1:9187'}\n", none},
 		{"users", minimal + "http: {listen: ':9187', users: [{name: 'a:b', role: chief, destinations: [x], " +

@@ -45,10 +45,11 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 	}
 	nats.Name, nats.Broker.NATS = "nats", &brokers.NATS{URL: scalar.NewURL("nats://127.0.0.1:4222"), Subject: "{topic}", Replicas: 1}
 	want := config.Config{
-		Name:         "relay-7-example-com",
-		Database:     config.Database{URL: scalar.NewURL("postgres://app@db/app")},
-		Log:          config.Log{Level: "info", Format: "auto"},
-		HTTP:         config.HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: api.CredentialHeaders()},
+		Name:     "relay-7-example-com",
+		Database: config.Database{URL: scalar.NewURL("postgres://app@db/app")},
+		Log:      config.Log{Level: "info", Format: "auto"},
+		HTTP: config.HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: api.CredentialHeaders(),
+			Metrics: config.Metrics{Databases: 100, Worst: 20}},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},
 		Destinations: []config.Destination{orders, kafka, nats},
 	}
