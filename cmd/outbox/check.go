@@ -56,7 +56,7 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 
 // check asks all databases, and prints what each is, or in one line what they are together.
 func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out output.Format) (health.Result, error) {
-	databases, err := a.Databases(p.Destination)
+	databases, err := a.Databases(ctx, p.Destination)
 	if err != nil {
 		return 0, err
 	}

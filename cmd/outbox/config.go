@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
 	"github.com/pgoutbox/outbox/cmd/internal/debezium"
+	"github.com/pgoutbox/outbox/cmd/internal/discover"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -32,7 +34,8 @@ func (a *app) configValidateCommand() *cobra.Command {
 		Long: `Reads the configuration as the relay would and reports all faults together, each with its place. Exits with 3 if
 something is wrong.
 
-It connects to nothing, unless --connect is given: then it also looks at the database and asks every broker whether it is
+It connects to nothing, unless --connect is given: then it also looks for databases where discover says, and at each
+database, and asks every broker whether it is
 reachable, with the addresses, certificates and logins of the configuration. No message is sent. Of a table of your own,
 one waiting row is read, marked with each outcome and buried, in a transaction that is rolled back, so rights, triggers
 and constraints are tried; for the write-ahead log, a replication connection is opened. Exits with 1 if one of them can't
@@ -47,20 +50,39 @@ be used.`,
 			}
 			path := a.ConfigPath()
 			some := printed.Many(len(configured(loaded.Config)), "destination", "destinations")
+			if n := len(loaded.Config.Discover); n > 0 {
+				some += ", " + printed.Many(n, "source of databases", "sources of databases")
+			}
 			fmt.Fprintf(a.Stdout, "%s is valid: %s\n", cmp.Or(path, "the environment"), some)
 			if !connects {
 				return nil
 			}
-			d, err := a.daemon(loaded.Config)
+			cfg, sources := a.Discovered(cmd.Context(), loaded)
+			d, err := a.daemon(cfg, nil)
 			if err != nil {
 				return err
 			}
-			return a.printProbed(d.Probe(cmd.Context()))
+			return a.printProbed(append(probedSources(sources), d.Probe(cmd.Context())...))
 		},
 	}
 	cmd.Flags().BoolVar(&connects, "connect", false, "also try the database, the sources and every broker")
 	session.SetFlag(cmd, &sets)
 	return cmd
+}
+
+// probedSources are the sources of databases and what they have that is at fault, as parts that were tried.
+func probedSources(sources []discover.Status) (found []daemon.Probed) {
+	for _, s := range sources {
+		p := daemon.Probed{What: "source " + s.Source, Untried: "it has " + printed.Many(len(s.Databases), "database", "databases")}
+		if s.Error != "" {
+			p.Err = errors.New(s.Error)
+		}
+		found = append(found, p)
+		for _, l := range s.LeftOut {
+			found = append(found, daemon.Probed{Database: l.Name, What: "source " + s.Source, Err: errors.New(l.Reason)})
+		}
+	}
+	return found
 }
 
 func (a *app) printProbed(found []daemon.Probed) error {

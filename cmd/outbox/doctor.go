@@ -62,7 +62,7 @@ func (a *app) doctorOfTable(ctx context.Context, table string, out output.Format
 
 // doctor examines the database, or all there are, with their brokers.
 func (a *app) doctor(ctx context.Context, v verbs.Verb, out output.Format, strict bool) error {
-	databases, err := a.Databases("")
+	databases, err := a.Databases(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,8 @@ func (a *app) probeBrokers(ctx context.Context) ([]daemon.Probed, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := a.daemon(loaded.Config)
+	cfg, _ := a.Discovered(ctx, loaded)
+	d, err := a.daemon(cfg, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ usage, 3 wrong configuration, 4 not found, 5 nothing was compared (verify).`,
 	})
 	a.Flags(root)
 	root.AddCommand(a.relayCommand(), a.probeCommand(), group(migrate.Command(a.Session)), migrate.Attach(a.Session), a.verifyCommand(),
-		a.archiveCommand(), a.configCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
+		a.archiveCommand(), a.configCommand(), a.fleetCommand(), a.initCommand(), a.versionCommand(), a.manCommand())
 	groups := a.groups()
 	for _, g := range groups {
 		root.AddCommand(g)

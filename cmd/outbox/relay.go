@@ -9,13 +9,13 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/discover"
 	"github.com/pgoutbox/outbox/cmd/internal/exit"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 )
@@ -53,8 +53,7 @@ Health and metrics are at http.listen (default 127.0.0.1:9187): /livez; /readyz 
 			if err != nil {
 				return err
 			}
-			a.limitMemory(loaded.Config)
-			err = a.relay(cmd.Context(), loaded.Config, sets)
+			err = a.relay(cmd.Context(), loaded, sets)
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it had begun
 			}
@@ -95,8 +94,13 @@ func configured(cfg config.Config) (all []config.Destination) {
 	return all
 }
 
-func (a *app) relay(ctx context.Context, cfg config.Config, sets []string) error {
-	d, err := a.daemon(cfg)
+func (a *app) relay(ctx context.Context, loaded *load.Loaded, sets []string) error {
+	a.logger = a.Logger(loaded.Config.Log, &a.level)
+	sources := a.Sources(loaded, a.logger)
+	sources.Look(ctx)
+	cfg := loaded.Config.With(sources.Entries())
+	a.limitMemory(cfg)
+	d, err := a.daemon(cfg, sources)
 	if err != nil {
 		return err
 	}
@@ -107,23 +111,33 @@ func (a *app) relay(ctx context.Context, cfg config.Config, sets []string) error
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	reloading.Go(func() { a.reloads(ctx, hangups, d, sets) })
+	t := &takeover{app: a, daemon: d, sources: sources, loaded: loaded, sets: sets}
+	reloading.Go(func() { t.reloads(ctx, hangups) })
+	reloading.Go(func() { sources.Run(ctx, t.discovered) })
 	if slices.ContainsFunc(configured(cfg), func(d config.Destination) bool { return d.Broker.Stdout != nil }) {
 		signal.Ignore(syscall.SIGPIPE) // a reader that goes away is an outage, not the end
 	}
 	return d.Run(ctx)
 }
 
-func (a *app) daemon(cfg config.Config) (*daemon.Daemon, error) {
+// daemon makes one. sources are where databases are looked for while it runs, nil if they are not.
+func (a *app) daemon(cfg config.Config, sources *discover.Sources) (*daemon.Daemon, error) {
 	databases, err := a.databases(cfg)
 	if err != nil {
 		return nil, err
 	}
 	b := thisBuild()
 	a.logger = a.Logger(cfg.Log, &a.level)
-	d, err := daemon.New(databases, daemon.Options{
-		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.logger,
-	})
+	options := daemon.Options{
+		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.logger, Process: cfg,
+	}
+	switch {
+	case sources != nil && cfg.Several():
+		options.Discovery = sources.Status
+	case len(databases) == 0:
+		options.Discovery = func() []discover.Status { return nil } // it is not run
+	}
+	d, err := daemon.New(databases, options)
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
@@ -148,48 +162,4 @@ func (a *app) databases(cfg config.Config) (list []daemon.Database, err error) {
 		list = append(list, daemon.Database{Name: one.Name, Origin: at.Origin, Conn: conn, Config: one.Config})
 	}
 	return list, nil
-}
-
-// settling is how long a configuration is kept before the next one replaces it. A database whose settings changed
-// begins again: with each signal of many it would do nothing else.
-const settling = 2 * time.Second
-
-// reloads reads the configuration again with each SIGHUP, until ctx ends. One that is at fault changes nothing. Signals
-// that come while one settles are one.
-func (a *app) reloads(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon, sets []string) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangups:
-		}
-		done := daemon.Reloading(os.Getenv)
-		err := a.reload(d, sets)
-		if done(err); err != nil {
-			a.logger.Error("the configuration is not taken over; all goes on as before", "error", err)
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(settling):
-		}
-	}
-}
-
-func (a *app) reload(d *daemon.Daemon, sets []string) error {
-	loaded, err := a.Load(load.Input{}, sets)
-	if err != nil {
-		return err
-	}
-	databases, err := a.databases(loaded.Config)
-	if err == nil {
-		err = d.Reload(databases)
-	}
-	if err != nil {
-		return err
-	}
-	_ = a.level.UnmarshalText([]byte(loaded.Config.Log.Level)) // the configuration allows no other
-	a.logger.Info("configuration read again", "databases", len(databases))
-	return nil
 }

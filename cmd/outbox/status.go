@@ -36,7 +36,7 @@ func (a *app) statusCommand(v verbs.Verb) *cobra.Command {
 }
 
 func (a *app) status(ctx context.Context, v verbs.Verb, out output.Format, watch, strict bool, interval time.Duration) error {
-	databases, err := a.Databases("")
+	databases, err := a.Databases(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -16,13 +16,13 @@ import (
 const LeastConnections = 8
 
 // Connections bounds the sessions of this process with each PostgreSQL server, by its address. Those who wait for one
-// get it in this order: databases that have none, then those that need another. Among each, the one comes first that has
-// had all that it needed the longest time ago.
+// get it in this order: databases that have none, then those that need another. Among each, the one comes first that
+// has had all that it needed the longest time ago.
 //
 // Databases that have a session, and all need another one, would wait for each other. So a quarter of the bound is not
-// for first ones, and who waits for a second one for long comes before these. Whoever waits for long has a database asked
-// to yield all of its sessions: the one that has had all that it needs for the longest time. If all need more, it is the
-// one that comes last in the order. It comes again behind all who wait.
+// for first ones, and who waits for a second one for long comes before these. If somebody waits for long, a database is
+// asked to yield all of its sessions: the one that has had all that it needs for the longest time. If all need more, it
+// is the one that comes last in the order. It comes again behind all who wait.
 //
 // What people look with comes last, and nobody yields for it.
 type Connections struct {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pgoutbox/outbox/internal/await"
 )
 
 // pipe is a connection to nothing.
@@ -32,7 +34,7 @@ func (d *database) run(ctx context.Context, needs int, does time.Duration) {
 		var held []net.Conn
 		asked := false
 		for len(held) < needs && !asked {
-			connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
+			connecting, cancel := context.WithTimeout(ctx, await.Expiry(10*time.Second))
 			done := make(chan struct{})
 			go func() {
 				select {

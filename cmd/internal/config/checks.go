@@ -36,18 +36,25 @@ func (c *Config) checkDatabases(r *findings.Report, files map[string]string, uno
 	for i := range c.Databases {
 		e, path := &c.Databases[i], fields.Element("databases", i)
 		r.Check(e.Name != "", path+".name", "not given; it is the database's in metrics, logs and commands")
-		r.Check(e.Name == "" || namePattern.MatchString(e.Name), path+".name", "%q is no name; %s", e.Name, nameRule)
 		if first, twice := names[e.Name]; twice && e.Name != "" {
 			r.Check(false, path+".name", "%q is the name of %s as well; names are unique", e.Name, first)
 		}
 		names[e.Name] = path
-		e.Database.check(r, path+".database")
+		e.Check(r, path, files, unopened)
 		if first, twice := urls[e.Database.URL.Text()]; twice && !e.Database.URL.Empty() {
 			r.Check(false, path+".database.url", "the URL of %s as well; a database is given once, with all of its destinations", first)
 		}
 		urls[e.Database.URL.Text()] = path
-		checkWork(r, e.Notify, e.Destinations, path, files, unopened)
 	}
+	c.checkDiscovery(r, unopened)
+}
+
+// Check reports what is wrong with a database and what is done with it. files are those that
+// destinations write to.
+func (e *Entry) Check(r *findings.Report, path string, files map[string]string, unopened bool) {
+	r.Check(e.Name == "" || namePattern.MatchString(e.Name), path+".name", "%q is no name; %s", e.Name, nameRule)
+	e.Database.check(r, path+".database")
+	checkWork(r, e.Notify, e.Destinations, path, files, unopened)
 }
 
 // checkWork checks what is done with one database, by the settings below a path. files are those that destinations
@@ -89,6 +96,9 @@ func checkWork(r *findings.Report, n *Notify, destinations []Destination, at str
 	}
 	checkRecords(r, destinations, at)
 }
+
+// CheckAddress checks nothing but where the database is.
+func (e *Entry) CheckAddress(r *findings.Report, path string) { e.Database.check(r, path+".database") }
 
 func (d Database) check(r *findings.Report, path string) {
 	r.Check(!d.URL.Empty() || r.Faulty(path+".url_file"), path+".url",

@@ -27,6 +27,7 @@ type Config struct {
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
 	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify and destinations at the top level are their defaults."`
 	DatabasesDir string        `json:"databases_dir" jsonschema:"Folder of files, *.yaml, that are a database each; its name is the file's unless the file has one. Relative to this file."`
+	Discover     []Discovery   `json:"discover" jsonschema:"Where databases are looked for while the relay runs. Retention, notify and destinations at the top level are their defaults."`
 }
 
 // Log configures logging.
@@ -67,15 +68,17 @@ func (c Config) All() []Effective {
 	var all []Effective
 	for _, e := range c.Databases {
 		one := c
-		one.Databases = nil
+		one.Databases, one.Discover = nil, nil
 		one.Database, one.Retention, one.Notify, one.Destinations = e.Database, e.Retention, e.Notify, e.Destinations
 		all = append(all, Effective{e.Name, one})
 	}
 	return all
 }
 
-// Several reports whether the configuration has a list of databases, be it of one.
-func (c *Config) Several() bool { return len(c.Databases) > 0 || c.DatabasesDir != "" }
+// Several reports whether the configuration has a list of databases, be it of one, or one that is discovered.
+func (c *Config) Several() bool {
+	return len(c.Databases) > 0 || c.DatabasesDir != "" || len(c.Discover) > 0
+}
 
 // Notification returns how a destination's notifications are sent: as it says, or else as all are; nil if
 // there is none.

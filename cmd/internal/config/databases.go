@@ -1,6 +1,12 @@
 package config
 
-import "github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
+)
 
 // Entry is one of several databases, with what the top level has for a single one. What it doesn't say, the top level
 // says.
@@ -19,4 +25,11 @@ type Database struct {
 
 	ViewerURL     scalar.URL `json:"viewer_url" jsonschema:"Connection of a database role that can't read payloads, such as migrate grants --viewer makes; viewers read by it. Empty: url."`
 	ViewerURLFile string     `json:"viewer_url_file" jsonschema:"File that holds the URL, instead of viewer_url."`
+}
+
+// Fingerprint is the same for databases whose settings are, apart from secrets, which it says nothing of.
+func (c *Config) Fingerprint() string {
+	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations}) // settings have no other types
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6])
 }

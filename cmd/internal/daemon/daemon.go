@@ -39,13 +39,19 @@ type Daemon struct {
 	done    chan struct{}
 }
 
-// New makes a Daemon. It connects to nothing, and reports all faults together. There is at least one database.
+// New makes a Daemon. It connects to nothing, and reports all faults together. There is at least one database, unless
+// they are discovered.
 func New(databases []Database, options Options) (*Daemon, error) {
-	d := &Daemon{options: options, logger: options.Logger, cfg: databases[0].Config, registry: prometheus.NewRegistry(), wanted: databases,
+	cfg := options.Process
+	if options.Discovery == nil {
+		cfg = databases[0].Config
+	}
+	d := &Daemon{options: options, logger: options.Logger, cfg: cfg, registry: prometheus.NewRegistry(), wanted: databases,
 		reloads: make(chan reload), done: make(chan struct{})}
 	d.options.limits = newLimits(d.cfg.Limits)
 	options = d.options
 	d.process = newProcess(newBook(d.registry, ""), options)
+	newFindings(newBook(d.registry, ""), options.Discovery)
 	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })
 	d.gate.Store(newGate(d.cfg.HTTP))
 	d.clients.Logger = relay.Bounded(d.logger)

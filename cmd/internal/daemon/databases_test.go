@@ -183,7 +183,7 @@ func TestAnotherConfigurationIsTakenOverWhileMessagesFlow(t *testing.T) {
 		c.Destinations = append(c.Destinations, other)
 		c.Destinations[0].ShardGroups = 2
 	}), from("added", added.Config(), nil)}
-	if err := m.d.Reload(next); err != nil {
+	if err := m.d.Reload(next[0].Config, next); err != nil {
 		t.Fatal(err)
 	}
 	m.send(added, "added-1")
@@ -375,7 +375,7 @@ func TestDatabasesShareABrokersClient(t *testing.T) {
 	m.write(billing, "first")
 	delivered("orders", 1)
 	delivered("billing", 1)
-	if err := m.d.Reload(both[1:]); err != nil {
+	if err := m.d.Reload(both[1].Config, both[1:]); err != nil {
 		t.Fatal(err)
 	}
 	await.Until(t, "the other one has ended", func() bool {

@@ -81,22 +81,12 @@ func (d *Daemon) route() {
 	}
 	if d.options.Several {
 		mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
-			all := map[string]readiness{}
-			ready := false // if one is: a database that is away must not stop what the others need
-			for _, u := range units {
-				r := u.watch.readiness()
-				all[u.Name], ready = r, ready || r.Ready
-			}
-			writeProbe(rw, ready, map[string]any{"ready": ready, "databases": all})
+			ready, body := d.ready(units)
+			writeProbe(rw, ready, body)
 		})
 		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
-			all := map[string]healthPage{}
-			well := true
-			for _, u := range units {
-				h := u.watch.health()
-				all[u.Name], well = h, well && h.Delivers()
-			}
-			writeProbe(rw, well, map[string]any{"databases": all})
+			well, body := d.delivering(units)
+			writeProbe(rw, well, body)
 		})
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {

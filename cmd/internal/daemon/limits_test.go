@@ -86,7 +86,7 @@ func TestTheBoundOnSessionsIsNamedWhereItIsTheReason(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon, cancel := context.WithTimeout(t.Context(), time.Second)
+	soon, cancel := context.WithTimeout(t.Context(), await.Expiry(time.Second))
 	defer cancel()
 	if _, err := connect.Open(soon, cfg, "the test"); err == nil || !strings.Contains(err.Error(), "limits.connections_per_server") {
 		t.Errorf("%v", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/discover"
 )
 
 // Options is what a Daemon needs beside its configuration.
@@ -15,6 +16,11 @@ type Options struct {
 	// Several means that the configuration has a list of databases: one that can't be used is tried until it can, where
 	// a single one that can't be used at the start ends Run.
 	Several bool
+
+	// Discovery tells what was found where databases are looked for, if they are anywhere. There may be none then, and
+	// Run goes on; Process is the configuration of the process.
+	Discovery func() []discover.Status
+	Process   config.Config
 
 	// Placed means that each part runs where it is placed. Otherwise all parts run.
 	Placed bool

@@ -13,10 +13,9 @@ import (
 
 // Reload takes over what another configuration says of the databases, and of who may use the API. A database whose
 // settings are others drains and begins again with these; one that isn't named any more ends; the rest goes on
-// untouched. Settings that need a restart are logged and keep their values. databases are as for [New]. It returns
-// when that is begun, or Run has ended; on an error nothing has changed.
-func (d *Daemon) Reload(databases []Database) error {
-	next := databases[0].Config
+// untouched. next is what it says of the process: settings that need a restart are logged and keep their values.
+// databases are as for [New]. It returns when that is begun, or Run has ended; on an error nothing has changed.
+func (d *Daemon) Reload(next config.Config, databases []Database) error {
 	if exposed := next.HTTP.Exposed(); d.exposed && exposed != "" {
 		return errors.New("http.users: " + exposed)
 	}
@@ -45,7 +44,8 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 	for _, s := range []struct {
 		name     string
 		old, new any
-	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry}, {"limits", old.Limits, new.Limits},
+	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry},
+		{"limits", old.Limits, new.Limits},
 		{"log.format", old.Log.Format, new.Log.Format},
 		{"databases in place of database", d.options.Several, d.options.Several || databases > 1}} {
 		if !reflect.DeepEqual(s.old, s.new) {

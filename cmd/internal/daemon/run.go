@@ -19,8 +19,9 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer d.traces.close()
-	alone := d.units[0]
-	if alone.watch.outbox && !d.options.Several {
+	var alone *unit // on whose database nobody else's delivery depends
+	if !d.options.Several && d.units[0].watch.outbox {
+		alone = d.units[0]
 		if err := alone.checkDatabase(ctx); err != nil {
 			return err
 		}
@@ -29,7 +30,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if alone.watch.outbox && !d.options.Several {
+	if alone != nil {
 		err = alone.register(ctx)
 	}
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -85,8 +86,13 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 		start(u)
 	}
 	errs := make(map[*unit]error)
-	for running > 0 {
+	for running > 0 || d.awaits() && ctx.Err() == nil {
+		var over <-chan struct{}
+		if running == 0 {
+			over = ctx.Done()
+		}
 		select {
+		case <-over:
 		case o := <-ended:
 			running--
 			o.unit.stop()
@@ -106,6 +112,9 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 	}
 	return errors.Join(all...)
 }
+
+// awaits reports whether there is no database yet, or none any more, and one may be discovered.
+func (d *Daemon) awaits() bool { return d.options.Discovery != nil && len(d.units) == 0 }
 
 func (d *Daemon) openTraces(ctx context.Context) (*traces, error) {
 	cfg := telemetry.Config{

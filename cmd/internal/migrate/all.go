@@ -53,7 +53,7 @@ type summary struct {
 // upAll brings all databases to this program's version. One that fails stops none of the others, and a second run finds
 // what is left, because a migration is either applied or not.
 func upAll(ctx context.Context, s *session.Session, cfg schema.UpConfig, user string, parallel int, out output.Format) error {
-	all, err := s.All()
+	all, err := s.All(ctx)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ type versions struct {
 
 // statusAll shows the versions of all databases: as text those alone that are not at this program's.
 func statusAll(ctx context.Context, s *session.Session, parallel int, out output.Format, strict bool) error {
-	all, err := s.All()
+	all, err := s.All(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 // execute runs statements that grant and revoke as one transaction.
 func execute(ctx context.Context, s *session.Session, sql string) error {
-	at, err := s.Database()
+	at, err := s.Database(ctx)
 	if err != nil {
 		return err
 	}

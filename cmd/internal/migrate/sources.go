@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/cmd/internal/daemon"
+	"github.com/pgoutbox/outbox/cmd/internal/discover"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/mapping"
 )
@@ -34,10 +35,14 @@ so (create_stream, create_topics).`,
 			if err != nil {
 				return err
 			}
+			cfg, sources := s.Discovered(cmd.Context(), loaded)
+			if err := discover.Failed(sources); err != nil {
+				return err
+			}
 			found := 0
-			for _, one := range loaded.Config.All() {
+			for _, one := range cfg.All() {
 				at := session.Address{URL: one.Database.URL.Text(), Origin: "database.url"}
-				if loaded.Config.Several() {
+				if cfg.Several() {
 					at.Origin += " of " + one.Name
 				}
 				n, err := prepare(cmd.Context(), s, at, one, apply)

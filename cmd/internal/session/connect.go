@@ -36,7 +36,7 @@ func (s *Session) Parse(at Address) (*pgx.ConnConfig, error) {
 
 // Connect opens a connection; the caller closes it. Its errors say what to do.
 func (s *Session) Connect(ctx context.Context) (*pgx.Conn, error) {
-	at, err := s.Database()
+	at, err := s.Database(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +44,9 @@ func (s *Session) Connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 func (s *Session) open(ctx context.Context, at Address) (*pgx.Conn, error) {
+	if at.Err != nil {
+		return nil, at.Err
+	}
 	cfg, err := s.Parse(at)
 	if err != nil {
 		return nil, err
@@ -66,7 +69,7 @@ func (s *Session) On(open func(context.Context) (*pgx.Conn, error),
 
 // Operate connects for an operator's command and makes sure that the schema is there.
 func (s *Session) Operate(ctx context.Context) (*pgx.Conn, error) {
-	at, err := s.Database()
+	at, err := s.Database(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -26,16 +26,17 @@ type database struct {
 
 // Databases are those that the flags, the environment or the configuration name. If there are several and a destination
 // is given, they are those that have it.
-func (s *Session) Databases(destination string) (Databases, error) {
+func (s *Session) Databases(ctx context.Context, destination string) (Databases, error) {
 	if s.Server() != "" {
 		return Databases{{name: s.databaseName, open: s.Runner}}, nil
 	}
-	all, err := s.addresses()
+	all, err := s.addresses(ctx)
 	if err != nil {
 		return nil, err
 	}
-	without := func(at Address) bool { return !slices.Contains(at.Destinations, destination) }
-	if having := slices.DeleteFunc(slices.Clone(all), without); len(having) > 0 {
+	without := func(at Address) bool { return at.Err == nil && !slices.Contains(at.Destinations, destination) }
+	having := slices.DeleteFunc(slices.Clone(all), without)
+	if slices.ContainsFunc(having, func(at Address) bool { return at.Err == nil }) {
 		all = having
 	}
 	var list Databases

@@ -8,7 +8,7 @@ import (
 )
 
 // All are the addresses of all databases that the flags, the environment or the configuration name.
-func (s *Session) All() ([]Address, error) { return s.addresses() }
+func (s *Session) All(ctx context.Context) ([]Address, error) { return s.addresses(ctx) }
 
 // Named reports whether a flag names one database.
 func (s *Session) Named() bool { return s.databaseName != "" || s.DatabaseURL != "" }

@@ -17,10 +17,7 @@ func (l *loader) folder(c *config.Config, file string) {
 	if c.DatabasesDir == "" {
 		return
 	}
-	dir := c.DatabasesDir
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join(filepath.Dir(file), dir)
-	}
+	dir := beside(file, c.DatabasesDir)
 	entries, err := os.ReadDir(dir) // by name
 	if err != nil {
 		l.Fault(l.OriginOf("databases_dir"), "databases_dir", "can't read the folder %q: %v", dir, findings.Cause(err))
@@ -46,4 +43,12 @@ func (l *loader) folder(c *config.Config, file string) {
 		c.DatabasesDir = "" // they are in the list
 	}
 	l.Check(len(c.Databases) > 0, "databases_dir", "the folder %q has no file *.yaml, and no other database is given", dir)
+}
+
+// beside is a path as a file means it.
+func beside(file, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(file), path)
 }

@@ -11,16 +11,23 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
 
-// inheritance gives each database what the top level says and it doesn't.
+// inheritance gives each database, and each source of databases, what the top level says and it doesn't.
 func (l *loader) inheritance(c *config.Config) {
 	general := reflect.ValueOf(c).Elem()
 	for i := range c.Databases {
-		own := reflect.ValueOf(&c.Databases[i]).Elem()
-		for _, name := range []string{"retention", "notify", "destinations"} {
-			f, _ := fields.ByKey(own.Type(), name)
-			g, _ := fields.ByKey(general.Type(), name)
-			l.inherit(own.FieldByIndex(f.Index), general.FieldByIndex(g.Index), fields.Join(fields.Element("databases", i), name), name)
-		}
+		l.inheritAll(reflect.ValueOf(&c.Databases[i]).Elem(), general, fields.Element("databases", i), "")
+	}
+	for i := range c.Discover {
+		l.inheritAll(reflect.ValueOf(&c.Discover[i]).Elem(), general, fields.Element("discover", i), "")
+	}
+}
+
+// inheritAll gives own, at the path at, what general, at the path from, says of the work with a database.
+func (l *loader) inheritAll(own, general reflect.Value, at, from string) {
+	for _, name := range []string{"retention", "notify", "destinations"} {
+		f, _ := fields.ByKey(own.Type(), name)
+		g, _ := fields.ByKey(general.Type(), name)
+		l.inherit(own.FieldByIndex(f.Index), general.FieldByIndex(g.Index), fields.Join(at, name), fields.Join(from, name))
 	}
 }
 

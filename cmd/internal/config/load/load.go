@@ -54,7 +54,10 @@ type Loaded struct {
 	// Warnings are about what is allowed and probably not meant.
 	Warnings []string
 
-	origins map[string]findings.Origin
+	origins  map[string]findings.Origin
+	environ  map[string]string
+	unopened bool
+	file     string
 }
 
 // Config reads all layers and validates the result. The error is of type
@@ -85,7 +88,7 @@ func Config(in Input) (*Loaded, error) {
 		l.Faults.Sort()
 		return nil, l.Faults
 	}
-	l.secretFiles()
+	l.secretFiles(l.config, "")
 	l.inheritance(c)
 	if c.Name == "" {
 		c.Name = config.DefaultName(in.Hostname)
@@ -95,5 +98,5 @@ func Config(in Input) (*Loaded, error) {
 		l.Faults.Sort()
 		return nil, l.Faults
 	}
-	return &Loaded{Config: *c, Warnings: l.Warnings, origins: l.Origins}, nil
+	return &Loaded{Config: *c, Warnings: l.Warnings, origins: l.Origins, environ: l.environ, unopened: in.Unopened, file: in.File}, nil
 }

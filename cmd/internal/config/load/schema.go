@@ -42,6 +42,10 @@ func Schema() ([]byte, error) {
 			entry[name] = &jsonschema.Schema{Ref: "#/properties/" + name}
 		}
 	}
+	source := schema.Properties["discover"].Items.Properties
+	for _, name := range []string{"retention", "notify", "destinations"} {
+		source[name] = &jsonschema.Schema{Ref: "#/properties/" + name}
+	}
 	encoded, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("schema of the configuration: %w", err)

@@ -2,6 +2,7 @@ package load
 
 import (
 	"os"
+	"reflect"
 	"strings"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
@@ -10,9 +11,9 @@ import (
 	"github.com/pgoutbox/outbox/internal/value"
 )
 
-// secretFiles reads what the _file twins of secrets name.
-func (l *loader) secretFiles() {
-	fields.Walk(l.config, "", func(s fields.Setting) {
+// secretFiles reads what the _file twins of secrets name, in the section at a path.
+func (l *loader) secretFiles(section reflect.Value, path string) {
+	fields.Walk(section, path, func(s fields.Setting) {
 		if !scalar.IsSecret(s.Value.Type()) {
 			return
 		}

@@ -76,7 +76,7 @@ func elsewhere(t reflect.Type, path, name string) []string {
 			}
 		}
 		for _, f := range reflect.VisibleFields(t) {
-			if f.Type == reflect.TypeFor[[]config.Entry]() {
+			if f.Type == reflect.TypeFor[[]config.Entry]() || f.Type == reflect.TypeFor[[]config.Discovery]() {
 				continue // what stands there stands at the top level, too
 			}
 			places = append(places, elsewhere(f.Type, fields.Join(path, fields.Key(f)), name)...)
