@@ -15,6 +15,7 @@ func (c *Config) Check(r *findings.Report, unopened bool) {
 	c.HTTP.check(r, c.Databases)
 	c.Telemetry.check(r)
 	c.Limits.check(r)
+	c.Fleet.check(r)
 	files := make(map[string]string)
 	if c.Several() {
 		c.checkDatabases(r, files, unopened)
