@@ -346,7 +346,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 		s.mu.Lock()
 		s.cursor.base = found.next
 		s.mu.Unlock()
-		s.nothing, s.looked = !s.looked, true
+		s.nothing, s.looked = s.source.cfg.FirstEmpty && !s.looked, true
 		return nil, nil
 	}
 

@@ -210,3 +210,16 @@ func TestWhoYieldsWhileACallHangsGoesOnWhenItHasReturned(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A database where nothing has piled up gives its turn to the next one at once, and doesn't wait for a message.
+func TestTheTurnOfADatabaseWhereNothingHasPiledUpEnds(t *testing.T) {
+	t.Parallel()
+	db := installed(t)
+	m := deliverFrom(t, from("one", db.Config(), func(c *config.Config) { c.Limits.CatchUps = 1 }))
+	await.Until(t, "it flows, and has no turn", func() bool {
+		use := m.d.options.limits.turns.Use()
+		_, verdict := m.get("/databases/one/readyz")
+		return len(use) == 1 && use[0].Having == 0 && strings.Contains(verdict, "flowing")
+	})
+	m.send(db, "first")
+}
