@@ -55,7 +55,8 @@ const (
 	MemberRuns    = "runs"
 	MemberSpare   = "spare" // it has no ordinal yet
 	MemberLeaves  = "leaves"
-	MemberGone    = "gone"    // its ordinal is kept for the one in its place
+	MemberStopped = "stopped" // its ordinal is kept for the one in its place
+	MemberGone    = "gone"    // it is dead; its ordinal is kept as well
 	MemberMissing = "missing" // its session has ended, and nobody has noted yet why
 )
 
@@ -129,6 +130,8 @@ func (f *Fleet) member(m home.Member, first, second int, total float64, parts in
 		found.Ordinal = &m.Ordinal
 	}
 	switch {
+	case !m.Left.IsZero() && !m.Alive && m.Leaving:
+		found.State = MemberStopped
 	case !m.Left.IsZero() && !m.Alive:
 		found.State = MemberGone
 	case m.Leaving || !m.Left.IsZero():
@@ -158,7 +161,7 @@ func (f *Fleet) Fault() string {
 		switch {
 		case m.State == MemberRuns:
 			runs++
-		case m.State == MemberMissing || m.State == MemberGone && m.Cause != "" && !strings.HasPrefix(m.Cause, "stop"):
+		case m.State == MemberMissing || m.State == MemberGone:
 			faults = append(faults, "member "+m.Name+" is gone"+withCause(m.Cause))
 		}
 	}
