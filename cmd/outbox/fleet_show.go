@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -70,7 +69,8 @@ func (a *app) fleetPartsCommand() *cobra.Command {
 			parts := f.PartsOf(member, database)
 			switch {
 			case len(parts) == 0 && len(f.Parts) > 0:
-				return exit.With(exit.NotFound, fmt.Errorf("no part is like this: outbox fleet lists the members, outbox fleet plan the databases"))
+				return exit.With(exit.NotFound,
+					errors.New("no part is like this: outbox fleet lists the members, outbox fleet plan the databases"))
 			case out == output.AsJSON:
 				return output.JSON(a.Stdout, parts)
 			case out == output.AsJSONL:
@@ -131,7 +131,8 @@ func (a *app) fleet(ctx context.Context) (*report.Fleet, error) {
 	case section == nil:
 		return nil, exit.Usagef("the configuration has no fleet: its relays share nothing; outbox relays lists those of a database")
 	case section.Home.URL.Empty():
-		return nil, exit.Usagef("the fleet has no home: who has what follows from fleet.count and each member's ordinal; ask one with --server")
+		return nil, exit.Usagef("the fleet has no home: who has what follows from fleet.count and each member's ordinal; " +
+			"ask one with --server")
 	}
 	conn, err := a.Open(ctx, session.Address{URL: section.Home.URL.Text(), Origin: "fleet.home.url"})
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 func TestAFleetIsShownWithItsMembersPartsAndMoves(t *testing.T) {
 	t.Parallel()
 	home := setup(t)
-	yaml := fmt.Sprintf("fleet: {home: {url: %q}, settle: 1s, reserve: 10m}\ndestinations: [{name: kafka, broker: {stdout: {}}}]\ndatabases:\n", home.url)
+	yaml := fmt.Sprintf("fleet: {home: {url: %q}, settle: 1s, reserve: 10m}\n"+
+		"destinations: [{name: kafka, broker: {stdout: {}}}]\ndatabases:\n", home.url)
 	for i := range 4 {
 		yaml += fmt.Sprintf("  - {name: db-%d, database: {url: %q}}\n", i, setup(t).url)
 	}
@@ -67,8 +68,8 @@ func TestAFleetIsShownWithItsMembersPartsAndMoves(t *testing.T) {
 			more = []string{"--server", server}
 		}
 		show := func(args ...string) result { t.Helper(); return command(t, folder, nil, append(args, more...)...) }
-		show("fleet", "--exit-code").want(exitOK, "fleet default: 2 members, 4 parts of 4 databases", "nothing moves", "relay-0", "relay-1", "runs",
-			"100 %  ##########", "last moves:")
+		show("fleet", "--exit-code").want(exitOK, "fleet default: 2 members, 4 parts of 4 databases", "nothing moves", "relay-0", "relay-1",
+			"runs", "100 %  ##########", "last moves:")
 		r := show("fleet", "parts", "--member", "relay-1").want(exitOK, "stays")
 		if n := strings.Count(r.stdout, "\n"); n != 3 {
 			t.Errorf("relay-1 has\n%s", r.stdout)

@@ -169,8 +169,8 @@ func (f *Fleet) Fault() string {
 		faults = append(faults, "no member runs")
 	}
 	if n := len(f.Nobody); n > 0 {
-		faults = append(faults, fmt.Sprintf("%s no member: %s", printed.Many(n, "database has", "databases have"), strings.Join(f.Nobody[:min(n, few)], ", ")+
-			more(n-few)))
+		faults = append(faults, fmt.Sprintf("%s no member: %s%s", printed.Many(n, "database has", "databases have"),
+			strings.Join(f.Nobody[:min(n, few)], ", "), more(n-few)))
 	}
 	if f.Frozen != "" {
 		faults = append(faults, "the placement is frozen: "+f.Frozen)
@@ -218,7 +218,8 @@ func (f *Fleet) Overview(to output.Streams) error {
 	}
 	switch n := f.Moving(); {
 	case n > 0:
-		fmt.Fprintf(to.Stdout, "%s: outbox fleet parts shows them\n", printed.Many(n, "part is not yet where it is to be", "parts are not yet where they are to be"))
+		fmt.Fprintf(to.Stdout, "%s: outbox fleet parts shows them\n",
+			printed.Many(n, "part is not yet where it is to be", "parts are not yet where they are to be"))
 	default:
 		fmt.Fprintln(to.Stdout, "nothing moves")
 	}
@@ -227,7 +228,8 @@ func (f *Fleet) Overview(to output.Streams) error {
 	}
 	if len(f.Members) > 0 {
 		fmt.Fprintln(to.Stdout)
-		t := output.NewTable(to.Stdout, "MEMBER", "ORDINAL", "STATE", "PARTS", "STANDS BY", "SHARE", "", "HOST", "VERSION", "SINCE", "BEAT", "CAUSE")
+		t := output.NewTable(to.Stdout, "MEMBER", "ORDINAL", "STATE", "PARTS", "STANDS BY", "SHARE", "", "HOST", "VERSION", "SINCE",
+			"BEAT", "CAUSE")
 		for _, m := range f.Members {
 			ordinal, share := "", ""
 			if m.Ordinal != nil {
