@@ -24,7 +24,8 @@ func (b *bed) print(out io.Writer, v check.Report) {
 			}
 		}
 	}
-	fmt.Fprintln(out, "Silence: the longest time between two messages of a database that the fault hits, or, of an outage, of the others.\n\n"+
+	fmt.Fprintln(out, "Silence: the longest time between two messages of a database that the fault hits, or, of an outage, of the "+
+		"others.\n\n"+
 		"| cause | times | databases | p50 s | p99 s | longest s | moves |\n|---|--:|--:|--:|--:|--:|--:|")
 	for _, cause := range slices.Sorted(maps.Keys(times)) {
 		d := slices.Sorted(slices.Values(silences[cause]))
@@ -61,7 +62,8 @@ func (b *bed) printOutage(out io.Writer) {
 	if len(before) == 0 || len(during) == 0 {
 		return
 	}
-	fmt.Fprintln(out, "\nFrom the commit to the receiver, of the clusters that are there:\n\n| | messages | p50 ms | p99 ms |\n|---|--:|--:|--:|")
+	fmt.Fprintln(out, "\nFrom the commit to the receiver, of the clusters that are there:\n\n"+
+		"| | messages | p50 ms | p99 ms |\n|---|--:|--:|--:|")
 	for _, row := range []struct {
 		name string
 		ms   []float64
