@@ -123,7 +123,7 @@ func relayPrivileges() []privilege {
 			privilege{onTable, fmt.Sprintf("outbox.inbox_messages_%d", i), []string{"SELECT", "TRUNCATE"}})
 	}
 	for _, table := range []string{"cursors", "brokers", "slots", "relays", "holds", "dead_letters", "unselected", "jobs",
-		"job_messages", "job_pages", "trash"} {
+		"job_messages", "job_pages", "trash", "members", "moves"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT", "INSERT", "UPDATE", "DELETE"}})
 	}
 	return append(privileges, privilege{onTable, "outbox.controls", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
@@ -135,7 +135,8 @@ func relayPrivileges() []privilege {
 func viewerPrivileges() []privilege {
 	privileges := []privilege{{onSchema, "outbox", []string{"USAGE"}}}
 	for _, table := range []string{"migrations", "cursors", "brokers", "slots", "relays", "unselected", "controls", "tables",
-		"tables_acknowledged", "audit", "jobs", "job_messages", "job_pages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps"} {
+		"tables_acknowledged", "audit", "jobs", "job_messages", "job_pages", "inbox", "inbox_rotation", "inbox_positions", "inbox_gaps",
+		"members", "moves"} {
 		privileges = append(privileges, privilege{onTable, "outbox." + table, []string{"SELECT"}})
 	}
 	const common = "message_id, topic, key, shard, aggregate_type, aggregate_id, event_type, content_type, headers, deliver_at, created_at"

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
@@ -127,9 +128,13 @@ func (a *app) daemon(cfg config.Config, sources *discover.Sources) (*daemon.Daem
 		return nil, err
 	}
 	b := thisBuild()
+	home, err := a.home(cfg)
+	if err != nil {
+		return nil, err
+	}
 	a.logger = a.Logger(cfg.Log, &a.level)
 	options := daemon.Options{
-		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Logger: a.logger, Process: cfg,
+		Several: cfg.Several(), Stdout: a.Stdout, Version: b.Version, Revision: b.Revision, Home: home, Logger: a.logger, Process: cfg,
 	}
 	switch {
 	case sources != nil && cfg.Several():
@@ -142,6 +147,14 @@ func (a *app) daemon(cfg config.Config, sources *discover.Sources) (*daemon.Daem
 		return nil, exit.With(exit.Config, err)
 	}
 	return d, nil
+}
+
+// home is the address of the fleet's home, nil if the configuration has none.
+func (a *app) home(cfg config.Config) (*pgx.ConnConfig, error) {
+	if cfg.Fleet == nil || cfg.Fleet.Home.URL.Empty() {
+		return nil, nil
+	}
+	return a.Parse(session.Address{URL: cfg.Fleet.Home.URL.Text(), Origin: "fleet.home.url"})
 }
 
 // databases are those of the configuration.

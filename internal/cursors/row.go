@@ -73,6 +73,7 @@ type Row struct {
 	Epoch         int64
 	Owner         string
 	Held          bool   // by owner, whose lease hasn't expired
+	Locked        bool   // owner's session has the lock of the shard group, or has ended
 	Attached      string // the segments, when the lease was taken
 	cluster       int64
 
@@ -84,7 +85,7 @@ type Row struct {
 
 const rowSQL = `
 SELECT c.shard_group, c.shard_groups, c.prev::text, c.windows::text[], c.last_id, c.epoch, coalesce(c.owner, ''),
-	` + schema.LeasedSQL + `, c.system_identifier,
+	` + schema.LeasedSQL + `, c.locked, c.system_identifier,
 	(SELECT s.system_identifier FROM pg_control_system() s), pg_snapshot_xmax(pg_current_snapshot())::text
 FROM outbox.cursors c WHERE c.destination = $1 ORDER BY c.shard_group`
 
@@ -104,7 +105,7 @@ func Rows(ctx context.Context, db Querier, destination string) ([]Row, error) {
 		c := Row{Destination: destination}
 		var xmax string
 		err := row.Scan(&c.Group, &c.Groups, &c.Position.Prev, &c.Position.Windows, &c.Position.LastID, &c.Epoch, &c.Owner,
-			&c.Held, &c.cluster, &c.here.cluster, &xmax)
+			&c.Held, &c.Locked, &c.cluster, &c.here.cluster, &xmax)
 		if err == nil {
 			_, err = fmt.Sscan(xmax, &c.here.xmax)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/internal/dial"
+	"github.com/pgoutbox/outbox/relay/internal/owner"
 )
 
 // ErrTransactionPooler means that a connection pooler hands out its server connections by transaction.
@@ -79,23 +80,21 @@ func (s *Source) connect(ctx context.Context, pooled *error) (conn *pgx.Conn, er
 	return conn, nil
 }
 
-// awaitLock takes an advisory lock for the session. It asks repeatedly, because waiting in the server would hold up
-// vacuum. Once the session has the lock, the server ends it when it is silent for as long as the lease.
-func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, lock, what string) error {
-	ask := func(sql string, into any, args ...any) error {
-		ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
-		defer cancel()
-		return conn.QueryRow(ctx, sql, args...).Scan(into)
-	}
-	if err := ask("SELECT set_config('idle_session_timeout', $1, false)", nil, s.silence()); err != nil {
-		return fmt.Errorf("prepare the connection: %w", err)
-	}
-	return s.await(ctx, what, func() (got bool, err error) {
-		if err = ask("SELECT pg_try_advisory_lock("+lock+")", &got); err != nil {
-			err = fmt.Errorf("take the lock: %w", err)
+// awaitLock waits for an advisory lock of the session: when the session that has it ends, the next in line has it at
+// once. Then the server ends the session when it is silent for as long as the lease.
+func (s *Source) awaitLock(ctx context.Context, conn *pgx.Conn, key, what string) error {
+	lock := owner.Lock{Key: key}
+	ask := lock.Try
+	for {
+		asking, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+		got, err := ask(asking, conn, s.cfg.Lease)
+		cancel()
+		if err != nil || got {
+			return err
 		}
-		return got, err
-	})
+		s.reportWait(what)
+		ask, what = lock.Wait, ""
+	}
 }
 
 // awaitPresence takes the lock that all relays of the table share.
@@ -112,11 +111,18 @@ func (s *Source) await(ctx context.Context, what string, ask func() (got bool, e
 		if got, err := ask(); err != nil || got {
 			return err
 		}
-		if !waited && what != "" {
-			s.cfg.Logger.Info("waiting: "+what, append([]any{"relay", s.owner, "table", s.mapping.Table}, more...)...)
+		if !waited {
+			s.reportWait(what, more...)
 		}
 		if err := dial.Pause(ctx, min(100*time.Millisecond, s.cfg.Lease/3)); err != nil {
 			return err
 		}
+	}
+}
+
+// reportWait logs what the session waits for, unless that is of no interest.
+func (s *Source) reportWait(what string, more ...any) {
+	if what != "" {
+		s.cfg.Logger.Info("waiting: "+what, append([]any{"relay", s.owner, "table", s.mapping.Table}, more...)...)
 	}
 }

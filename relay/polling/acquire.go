@@ -84,7 +84,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	for {
-		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups)
+		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups, true)
 		if errors.Is(err, errLayout) {
 			session, err := s.regroup(ctx, writing)
 			if session != nil || err != nil {

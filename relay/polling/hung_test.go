@@ -40,7 +40,7 @@ func TestARelayThatEndsWhileItsBrokerHangsLeavesItsLeaseToExpire(t *testing.T) {
 	if err := end(); !errors.Is(err, relay.ErrHung) {
 		t.Fatalf("Run has ended with %v", err)
 	}
-	db.Await("SELECT state = 'stopped' AND lease_until > clock_timestamp() FROM outbox.cursors")
+	db.Await("SELECT state = 'stopped' AND lease_until > clock_timestamp() AND NOT locked FROM outbox.cursors")
 	db.Await(`SELECT count(*) = 0 FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name LIKE 'outbox relay%'`) // nobody renews it
 

@@ -118,14 +118,15 @@ func (s *regroupSession) acquire(ctx context.Context) (ok bool, err error) {
 	return true, nil
 }
 
-// take takes one lease, on the connection that renews the leases taken before.
+// take takes one lease. It waits on a connection of its own, because the link renews the leases taken before. The link
+// has the lock when it renews this one, too.
 func (s *regroupSession) take(ctx context.Context, group, groups int) (row cursors.Row, since time.Time, err error) {
 	conn, err := connect(ctx, s.source.conn, s.source.owner)
 	if err != nil {
 		return row, since, err
 	}
 	defer dial.HangUp(conn)
-	return s.source.take(ctx, conn, group, groups)
+	return s.source.take(ctx, conn, group, groups, false)
 }
 
 func (s *regroupSession) Next(ctx context.Context, limit int) (relay.Batch, error) {

@@ -166,75 +166,114 @@ SELECT $1, g, $2, (SELECT s.system_identifier FROM pg_control_system() s)
 FROM generate_series(0, $2::integer - 1) g
 WHERE NOT EXISTS (SELECT FROM outbox.cursors WHERE destination = $1)`
 
-// takeSQL takes the lease if it is free or this relay's own. It raises the epoch, so the previous holder can write no
-// more. It repeats the conditions that were checked before where they must hold.
+// takeSQL takes the lease if it is free, or this relay's own, or if this session has the lock ($6) that the owner had:
+// then the owner's session has ended. It raises the epoch, so the previous holder can write no more. It repeats the
+// conditions that were checked before where they must hold. $7: the session that writes has the lock.
 const takeSQL = `
 UPDATE outbox.cursors SET owner = $4, epoch = epoch + 1, lease = $5::bigint * interval '1 microsecond',
-	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'
+	lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond', locked = $7
 WHERE destination = $1 AND shard_group = $2 AND shard_groups = $3
-	AND (NOT (` + schema.LeasedSQL + `) OR owner = $4)
+	AND (NOT (` + schema.LeasedSQL + `) OR owner = $4 OR locked AND $6)
 	AND system_identifier = (SELECT s.system_identifier FROM pg_control_system() s)
 RETURNING epoch, prev::text, windows::text[], last_id, ` + schema.AttachedSQL
 
 // errLayout means that a destination has another number of shard groups than requested.
 var errLayout = errors.New("polling: another number of shard groups")
 
-// take waits for the lease of a shard group. since is when the statement that took it was sent. It returns errLayout if
-// the destination has another number of shard groups.
-func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, since time.Time, err error) {
-	waitingFor := ""
+// take waits for the lease of a shard group, and for the lock of its owner: when the owner's session ends, this one has
+// the lock at once, and takes the lease before it expires. Between the waits it looks whether the lease has expired: a
+// process that is frozen, or cut off, still has the lock.
+//
+// writes means that conn is the connection that writes, which keeps the lock. If the lock can't be had, the lease is
+// taken without it (see lease.Lease). since is when the statement that took it was sent. take returns errLayout if the
+// destination has another number of shard groups.
+func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int,
+	writes bool) (row cursors.Row, since time.Time, err error) {
+	lock, waitingFor := lease.LockOf(s.destination, group), ""
 	for {
-		var taken bool
-		row, since, taken, err = s.tryTake(ctx, conn, group, groups)
-		if taken || err != nil {
+		if row, err = s.look(ctx, conn, group, groups); err != nil {
 			return row, since, err
 		}
-		if !row.Held {
-			continue // another relay was faster
-		}
-		if row.Owner != waitingFor {
+		others := row.Held && row.Owner != s.owner
+		if others && row.Owner != waitingFor {
 			waitingFor = row.Owner
 			s.cfg.Logger.Info("standing by, another relay owns the shard group",
 				"destination", s.destination, "shard_group", group, "shard_groups", groups, "owner", row.Owner)
 		}
-		if err := lease.Pause(ctx, s.cfg.Lease/3); err != nil {
+		var got bool
+		switch {
+		case !others:
+			got, err = s.quickly(ctx, func(ctx context.Context) (bool, error) { return lock.Try(ctx, conn, s.cfg.Lease) })
+		case row.Locked:
+			got, err = s.quickly(ctx, func(ctx context.Context) (bool, error) { return lock.Wait(ctx, conn, s.cfg.Lease) })
+		default: // it has no lock, so there is nothing to wait for, and its own try must find the lock free
+			err = lease.Pause(ctx, s.cfg.Lease/3)
+		}
+		if err != nil {
 			return row, since, err
+		}
+		if others && !got {
+			continue
+		}
+		since = time.Now()
+		row.Locked = got && writes
+		taken, err := s.quickly(ctx, func(ctx context.Context) (bool, error) { return s.tryTake(ctx, conn, &row, got) })
+		if taken || err != nil {
+			return row, since, err
+		}
+		if got { // another relay was faster
+			if err := lock.Unlock(ctx, conn); err != nil {
+				return row, since, err
+			}
 		}
 	}
 }
 
-// tryTake takes the lease if it is free or was this relay's. It waits no longer than dial.AnswerWithin for an answer: a
-// standby with a dead connection would never take over.
-func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn,
-	group, groups int) (row cursors.Row, since time.Time, taken bool, err error) {
+// quickly waits no longer than dial.AnswerWithin for an answer: a standby with a dead connection would never take over.
+func (s *Snapshot) quickly(ctx context.Context, ask func(context.Context) (bool, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
+	defer cancel()
+	return ask(ctx)
+}
+
+// look reads the cursor.
+func (s *Snapshot) look(ctx context.Context, conn *pgx.Conn, group, groups int) (row cursors.Row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	rows, err := cursors.Rows(ctx, conn, s.destination)
 	if err != nil {
-		return row, since, false, err
+		return row, err
 	}
 	if len(rows) != groups || rows[0].Groups != groups {
-		return row, since, false, errLayout
+		return row, errLayout
 	}
-	row = rows[group]
-	if err := cursors.RefuseForeign(&row); err != nil {
-		return row, since, false, err
-	}
-	if row.Held && row.Owner != s.owner {
-		return row, since, false, nil
-	}
-	since = time.Now()
-	err = conn.QueryRow(ctx, schema.WithTableOf(s.destination, takeSQL), s.destination, group, groups, s.owner, s.cfg.Lease.Microseconds()).
+	return rows[group], cursors.RefuseForeign(&rows[group])
+}
+
+// tryTake takes the lease if it may be taken.
+func (s *Snapshot) tryTake(ctx context.Context, conn *pgx.Conn, row *cursors.Row, got bool) (taken bool, err error) {
+	err = conn.QueryRow(ctx, schema.WithTableOf(s.destination, takeSQL), s.destination, row.Group, row.Groups, s.owner,
+		s.cfg.Lease.Microseconds(), got, row.Locked).
 		Scan(&row.Epoch, &row.Position.Prev, &row.Position.Windows, &row.Position.LastID, &row.Attached)
 	if errors.Is(err, pgx.ErrNoRows) {
-		row.Held = false // look again at once
-		return row, since, false, nil
+		return false, nil
 	}
 	if err != nil {
-		return row, since, false, fmt.Errorf("take the lease: %w", err)
+		return false, fmt.Errorf("take the lease: %w", err)
 	}
-	if err := dial.Replicated(conn); err != nil {
-		return row, since, false, err
+	return true, dial.Replicated(conn)
+}
+
+// Awaited reports whether a relay waits for the shard group, so that it has it as soon as its owner gives it back. A
+// relay that stands by is seen waiting nearly always: between two waits, of less than a second each, it looks at the
+// cursor.
+func Awaited(ctx context.Context, conn *pgx.Conn, destination string, group int) (waiting bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT EXISTS (
+		SELECT FROM pg_catalog.pg_locks l CROSS JOIN (SELECT `+lease.LockOf(destination, group).Key+`) k (class, name)
+		WHERE l.locktype = 'advisory' AND NOT l.granted AND l.classid = k.class::oid AND l.objid = k.name::oid AND l.objsubid = 2
+			AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))`).Scan(&waiting)
+	if err != nil {
+		return false, fmt.Errorf("look for relays that wait: %w", err)
 	}
-	return row, since, true, nil
+	return waiting, nil
 }

@@ -65,7 +65,9 @@ CREATE TRIGGER wake BEFORE INSERT ON outbox.messages FOR EACH STATEMENT
 -- A cursor per destination and shard group. Everything visible in prev is settled. windows are the open
 -- windows, oldest first: each holds what is visible in it and not in the one before. last_id is the last
 -- settled id of the oldest, last_at when that message was written. Every write names the epoch of the lease that it was made under. lease is for how long it is
--- given: one that lasts much longer was given before the clock was set back.
+-- given: one that lasts much longer was given before the clock was set back. locked: the owner's session has an advisory lock, as
+-- long as it lasts, on this table's oid and hashtext(shard_group || ' ' || destination). So another session that gets the lock knows
+-- that the owner's has ended, and takes the lease before it expires.
 -- lag_objective is how long a message may wait before the destination lags, 0 for as long as it likes: it is here so that everybody
 -- judges by the same. settings are for people too: what the destination selects and how fast it may be (admin.Settings), as of
 -- settings_at. delivered counts messages, each when it is settled as delivered. updated_at is written with the position only: a rebase after a restore goes by it.
@@ -81,6 +83,7 @@ CREATE TABLE outbox.cursors (
     owner             text,
     lease_until       timestamptz   NOT NULL DEFAULT '-infinity',
     lease             interval      NOT NULL DEFAULT '0',
+    locked            boolean       NOT NULL DEFAULT false,
     system_identifier bigint        NOT NULL,
     delivered         bigint        NOT NULL DEFAULT 0,
     state             text          NOT NULL DEFAULT 'flowing',

@@ -23,6 +23,7 @@ type Config struct {
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
 	Telemetry    Telemetry     `json:"telemetry" jsonschema:"Traces of what is sent. Spans are made of messages whose trace is sampled."`
+	Fleet        *Fleet        `json:"fleet" jsonschema:"Equal processes that share the databases. None: this process delivers from all of them, or stands by."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
 	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify and destinations at the top level are their defaults."`
 	DatabasesDir string        `json:"databases_dir" jsonschema:"Folder of files, *.yaml, that are a database each; its name is the file's unless the file has one. Relative to this file."`

@@ -26,6 +26,7 @@ type Daemon struct {
 	process  *process
 	sums     *sums
 	traces   *traces
+	member   *member // nil: there is no fleet
 	gate     atomic.Pointer[gate]
 	handler  atomic.Pointer[http.Handler]
 	routed   atomic.Pointer[[]*unit] // those that handler serves
@@ -53,9 +54,16 @@ func New(databases []Database, options Options) (*Daemon, error) {
 	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })
 	d.gate.Store(newGate(d.cfg.HTTP))
 	d.clients.Logger = relay.Bounded(d.logger)
+	var err error
+	if d.member, err = newMember(d.cfg, newBook(d.registry, ""), options); err != nil {
+		return nil, err
+	}
+	if d.member != nil {
+		d.options.placed, d.options.starting = true, make(chan struct{}, beginAtOnce)
+	}
 	var faults []error
 	for _, db := range databases {
-		u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, options)
+		u, err := newUnit(db, d.metricsOf(db.Name), &d.clients, d.options)
 		if err != nil {
 			faults = append(faults, d.withDatabase(db, err))
 			continue

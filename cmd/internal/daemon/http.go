@@ -99,6 +99,9 @@ func (d *Daemon) route() {
 		}
 		_, _ = io.WriteString(rw, text)
 	})
+	if d.member != nil {
+		mux.Handle("GET /fleet", d.member.handler())
+	}
 	// Exemplars are part of OpenMetrics alone.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	if i := slices.IndexFunc(units, func(u *unit) bool { return u.page != nil }); i >= 0 && d.options.Several {

@@ -32,6 +32,7 @@ func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	newStates(m.book, nil)
 	p := newBook(prometheus.NewRegistry(), "")
 	newProcess(p, Options{})
+	newFleetMetrics(p)
 	newSums(p, 0, nil)
 	m.entries = append(m.entries, p.entries...)
 	slices.SortFunc(m.entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })

@@ -22,8 +22,11 @@ type Options struct {
 	Discovery func() []discover.Status
 	Process   config.Config
 
-	// Placed means that each part runs where it is placed. Otherwise all parts run.
-	Placed bool
+	// Home is the address of the fleet's home. It is nil where the configuration has no fleet, or one without a home.
+	Home *pgx.ConnConfig
+
+	placed   bool          // each part runs where it is placed; otherwise all parts run
+	starting chan struct{} // has as much room as units may begin at once; nil: there is no bound
 
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer

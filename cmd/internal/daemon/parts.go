@@ -30,10 +30,12 @@ type placed struct {
 	mu      sync.Mutex
 	choices []choice      // by part
 	changed chan struct{} // closed by the next change
+	runs    []bool        // by part
+	moved   func()        // is told when runs has changed; may be nil
 }
 
 func newPlaced(parts int, fixed bool) *placed {
-	p := &placed{fixed: fixed, choices: make([]choice, parts), changed: make(chan struct{})}
+	p := &placed{fixed: fixed, choices: make([]choice, parts), changed: make(chan struct{}), runs: make([]bool, parts)}
 	if fixed {
 		for i := range p.choices {
 			p.choices[i] = firstChoice
@@ -59,6 +61,31 @@ func (p *placed) now() (choices []choice, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.choices, p.changed
+}
+
+// run notes that a part runs, or has ended.
+func (p *placed) run(part int, runs bool) {
+	p.mu.Lock()
+	moved := p.moved
+	p.runs[part] = runs
+	p.mu.Unlock()
+	if moved != nil {
+		moved()
+	}
+}
+
+// running says which parts run.
+func (p *placed) running() []bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.runs)
+}
+
+// notify has f told when a part starts or ends.
+func (p *placed) notify(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.moved = f
 }
 
 // here reports whether a part runs here, or stands by.
@@ -132,6 +159,7 @@ func (u *unit) deliver(ctx context.Context) error {
 			case errs[i] == nil:
 				own, stop := context.WithCancel(ctx)
 				parts[i] = &running{stop: stop, choice: c, since: time.Now()}
+				u.placed.run(i, true)
 				go func() { ended <- outcome{i, u.runPart(own, u.parts[i])} }()
 			}
 		}
@@ -148,6 +176,7 @@ func (u *unit) deliver(ctx context.Context) error {
 		case o := <-ended:
 			parts[o.part].stop()
 			delete(parts, o.part)
+			u.placed.run(o.part, false)
 			if errs[o.part] = o.err; o.err != nil {
 				u.givenUp(u.parts[o.part], o.err)
 			}

@@ -12,15 +12,15 @@ import (
 	"github.com/pgoutbox/outbox/internal/testdb"
 )
 
-// member starts a Daemon that delivers what place says, until the test ends.
-func member(t *testing.T, name string, out *lines, place func(unit string, part int) choice, databases ...Database) (*many, func()) {
+// placedBy starts a Daemon that delivers what place says, until the test ends.
+func placedBy(t *testing.T, name string, out *lines, place func(unit string, part int) choice, databases ...Database) (*many, func()) {
 	t.Helper()
 	for i := range databases {
 		databases[i].Config.Name = name
 	}
 	m := &many{t: t, out: out}
 	var err error
-	if m.d, err = New(databases, Options{Several: true, Placed: true, Stdout: m.out, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if m.d, err = New(databases, Options{Several: true, placed: true, Stdout: m.out, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	m.place(place)
@@ -69,7 +69,7 @@ func TestPartsStartAndEndWhileOthersGoOn(t *testing.T) {
 	two := func(c *config.Config) { c.Destinations[0].ShardGroups = 2 }
 	everything := func(string, int) choice { return firstChoice }
 	none := func(string, int) choice { return elsewhere }
-	m, _ := member(t, "one", &lines{came: make(chan struct{}, 1)}, none, from("db", db.Config(), two), from("rests", rests.Config(), nil))
+	m, _ := placedBy(t, "one", &lines{came: make(chan struct{}, 1)}, none, from("db", db.Config(), two), from("rests", rests.Config(), nil))
 	await.Until(t, "there are paths", func() bool { return m.d.handler.Load() != nil })
 	for _, path := range []string{"/readyz", "/databases/db/readyz", "/databases/rests/healthz/destinations"} {
 		if code, text := m.get(path); code != http.StatusOK {
@@ -94,7 +94,7 @@ func TestPartsStartAndEndWhileOthersGoOn(t *testing.T) {
 	m.send(db, "both")
 
 	// Another has them from here on.
-	other, _ := member(t, "two", m.out, everything, from("db", db.Config(), two))
+	other, _ := placedBy(t, "two", m.out, everything, from("db", db.Config(), two))
 	m.place(func(unit string, part int) choice {
 		if unit == "db" && part == 1 {
 			return firstChoice
@@ -125,7 +125,7 @@ func TestAPartIsKeptUntilItsNextOwnerWaits(t *testing.T) {
 	t.Parallel()
 	db := installed(t)
 	everything := func(string, int) choice { return firstChoice }
-	m, _ := member(t, "one", &lines{came: make(chan struct{}, 1)}, everything, from("db", db.Config(), nil))
+	m, _ := placedBy(t, "one", &lines{came: make(chan struct{}, 1)}, everything, from("db", db.Config(), nil))
 	m.send(db, "first")
 	m.place(func(string, int) choice { return elsewhere })
 	m.send(db, "second")

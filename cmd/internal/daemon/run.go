@@ -20,7 +20,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	defer d.traces.close()
 	var alone *unit // on whose database nobody else's delivery depends
-	if !d.options.Several && d.units[0].watch.outbox {
+	if !d.options.Several && d.member == nil && d.units[0].watch.outbox {
 		alone = d.units[0]
 		if err := alone.checkDatabase(ctx); err != nil {
 			return err
@@ -62,9 +62,34 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	workers.Go(func() { supervised(background, os.Getenv) }) // its watchdog while it drains, too
 	announce := context.AfterFunc(ctx, func() { d.logger.Info("draining; a second signal ends at once", "relay", d.cfg.Name) })
 	defer announce()
-	err = d.deliver(ctx, background)
+	err = d.deliver(d.serving(ctx, background, &workers), background)
 	d.logger.Info("relay stopped", "relay", d.cfg.Name)
 	return err
+}
+
+// serving returns the context in which units run. A member of a fleet first hands over what it has when ctx ends.
+func (d *Daemon) serving(ctx, background context.Context, workers *sync.WaitGroup) context.Context {
+	if d.member == nil {
+		return ctx
+	}
+	workers.Go(func() { d.member.run(background) })
+	serving, stop := context.WithCancel(background)
+	workers.Go(func() {
+		defer stop()
+		select {
+		case <-ctx.Done():
+			d.member.leave()
+		case <-background.Done():
+		}
+	})
+	return serving
+}
+
+// place tells the member of the fleet which units there are.
+func (d *Daemon) place() {
+	if d.member != nil {
+		d.member.serve(d.units, d.wanted)
+	}
 }
 
 // deliver runs the units, and others in their place when the configuration changes, until ctx has ended and they have,
@@ -85,6 +110,7 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 	for _, u := range d.units {
 		start(u)
 	}
+	d.place()
 	errs := make(map[*unit]error)
 	for running > 0 || d.awaits() && ctx.Err() == nil {
 		var over <-chan struct{}
@@ -99,10 +125,12 @@ func (d *Daemon) deliver(ctx, background context.Context) error {
 			o.unit.stop = nil
 			if errs[o.unit] = o.err; ctx.Err() == nil && o.unit.ending {
 				d.change(background, start)
+				d.place()
 			}
 		case r := <-d.reloads:
 			d.wanted, d.failed = r.databases, nil
 			d.change(background, start)
+			d.place()
 			close(r.taken)
 		}
 	}

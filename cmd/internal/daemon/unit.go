@@ -141,7 +141,7 @@ func (u *unit) assemble() error {
 			u.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
-	u.placed = newPlaced(len(u.parts), !u.options.Placed)
+	u.placed = newPlaced(len(u.parts), !u.options.placed)
 	u.announce(func(int) bool { return false })
 	return errors.Join(faults...)
 }
@@ -231,6 +231,8 @@ const (
 	// beginPause is the first pause between two, which doubles up to longestBeginPause.
 	beginPause        = time.Second
 	longestBeginPause = 15 * time.Second
+	// beginAtOnce is how many databases a member of a fleet begins with at once, as when another one is dead.
+	beginAtOnce = 32
 )
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
@@ -240,12 +242,17 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
 			return nil
 		}
+		end, err := u.takeTurn(ctx)
+		if err != nil {
+			return err
+		}
 		attempt, cancel := context.WithTimeout(ctx, beginWithin+u.longestLease())
-		err := u.checkDatabase(attempt)
+		err = u.checkDatabase(attempt)
 		if err == nil {
 			err = u.register(attempt)
 		}
 		cancel()
+		end()
 		if err == nil {
 			return nil
 		}
@@ -266,6 +273,19 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// takeTurn waits until not too many units begin at once.
+func (u *unit) takeTurn(ctx context.Context) (end func(), err error) {
+	if u.options.starting == nil {
+		return func() {}, nil
+	}
+	select {
+	case u.options.starting <- struct{}{}:
+		return func() { <-u.options.starting }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // register takes the name of this relay.

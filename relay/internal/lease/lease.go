@@ -30,6 +30,11 @@ type Lease struct {
 
 	Link        *Link
 	*owner.Term // ends when no further write is possible
+
+	// These are used while the link is held. locked means that the link's session has the lock.
+	lock   owner.Lock
+	locked bool
+	tryAt  time.Time
 }
 
 // Link is a connection that writes. It is locked for a whole write, from the decision what to write until its outcome
@@ -46,7 +51,7 @@ func Start(link *Link, destination string, row *cursors.Row,
 	ttl time.Duration, since time.Time, current func() cursors.Position) *Lease {
 	l := &Lease{
 		destination: destination, group: row.Group, Epoch: row.Epoch, attached: row.Attached, current: current, Link: link,
-		Term: owner.NewTerm(ttl, since),
+		Term: owner.NewTerm(ttl, since), lock: LockOf(destination, row.Group), locked: row.Locked,
 	}
 	l.Keep(l.due, func(context.Context) error { // a release that interrupted a write would lose the connection with it
 		return l.Query(func(*pgx.Conn) error { return nil })
@@ -96,6 +101,9 @@ func (l *Lease) Write(ctx context.Context, delivered int, current func() cursors
 func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, more func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithDeadline(ctx, l.Expires())
 	defer cancel()
+	if err := l.lockLate(ctx); err != nil {
+		return l.Fail(err)
+	}
 	since := time.Now()
 	move := func(ctx context.Context, db execer) error {
 		tag, err := db.Exec(ctx, schema.WithTableOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
@@ -130,6 +138,29 @@ func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	return nil
 }
 
+// lockLate takes the lock of a lease that was taken without it, because a session that was frozen or cut off still had
+// it. It tries as often as the lease is renewed.
+func (l *Lease) lockLate(ctx context.Context) error {
+	if l.locked || time.Now().Before(l.tryAt) {
+		return nil
+	}
+	l.tryAt = time.Now().Add(l.Length / 3)
+	var err error
+	if l.locked, err = l.lock.Try(ctx, l.Link.Conn, l.Length); err != nil || !l.locked {
+		return err
+	}
+	tag, err := l.Link.Conn.Exec(ctx, lockedSQL, l.destination, l.group, l.Epoch, true)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = relay.ErrLeaseLost
+	}
+	if err != nil {
+		return fmt.Errorf("note the lock: %w", err)
+	}
+	return nil
+}
+
+const lockedSQL = `UPDATE outbox.cursors SET locked = $4 WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+
 // Query runs f on the connection between writes. If the lease is to be renewed, it does that first: many may wait for
 // the connection, and the renewal behind them.
 func (l *Lease) Query(f func(*pgx.Conn) error) error {
@@ -160,6 +191,9 @@ func (l *Lease) RenewBy(ctx context.Context, f func(context.Context, *pgx.Conn) 
 	}
 	ctx, cancel := context.WithDeadline(ctx, l.Expires())
 	defer cancel()
+	if err := l.lockLate(ctx); err != nil {
+		return l.Fail(err)
+	}
 	since := time.Now()
 	owned, err := f(ctx, l.Link.Conn)
 	if err == nil && !owned {
@@ -194,16 +228,24 @@ func (l *Lease) Recognize(ctx context.Context, relay string, identity []string) 
 const releaseSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($8, last_at),
-	lease_until = '-infinity', updated_at = clock_timestamp()
+	lease_until = '-infinity', locked = false, updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $7 = ` + schema.AttachedSQL
 
-// Release stops renewing and gives the lease back if it is still held.
+// Release stops renewing and gives the lease back if it is still held, and then the lock: whoever waits for that finds
+// the position. If ctx has ended, the lease is left to expire, and nobody may take it before.
 func (l *Lease) Release(ctx context.Context, current func() cursors.Position) error {
 	l.StopKeeping()
 	l.Link.Lock()
 	defer l.Link.Unlock()
+	defer l.unlock(ctx)
 	if err := l.Failure(); err != nil {
 		return err
+	}
+	if err := ctx.Err(); err != nil {
+		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
+		defer cancel()
+		_, forsaken := l.Link.Conn.Exec(leaving, lockedSQL, l.destination, l.group, l.Epoch, false)
+		return errors.Join(l.Fail(err), forsaken)
 	}
 	at := current()
 	tag, err := l.Link.Conn.Exec(ctx, schema.WithTableOf(l.destination, releaseSQL),
@@ -216,6 +258,14 @@ func (l *Lease) Release(ctx context.Context, current func() cursors.Position) er
 		return fmt.Errorf("give the lease back: %w", err)
 	}
 	return nil
+}
+
+// unlock gives the lock back, if the connection can tell the server. If it can't, the lock ends with the session.
+func (l *Lease) unlock(ctx context.Context) {
+	reason := l.Failure()
+	if l.locked && (errors.Is(reason, owner.ErrClosed) || errors.Is(reason, relay.ErrLeaseLost)) {
+		l.locked = l.lock.Unlock(ctx, l.Link.Conn) != nil
+	}
 }
 
 // lastAt is nil if the position doesn't say it: what the cursor has is true then.
