@@ -41,14 +41,15 @@ func TestARelayTakesTheConfigurationAndTheEnvironmentOfTheChart(t *testing.T) {
 		values string
 		more   []string
 	}{
-		"one database":                            {values: oneDestination},
-		"one database, shared":                    {values: oneDestination + home},
-		"three databases, two replicas":           {values: threeDatabases + "replicas: 2\n"},
-		"three databases, two members":            {values: threeDatabases + "replicas: 2\n" + home},
-		"three databases, two numbers":            {values: threeDatabases + "replicas: 2\nfleet: {enabled: true}\n", more: []string{number}},
-		"discovery":                               {values: withDiscovery},
-		"discovery, three members":                {values: withDiscovery + "replicas: 3\n" + home},
-		"discovery, three numbers, a list beside": {values: withDiscovery + "replicas: 3\nfleet: {enabled: true}\ndatabases: [{name: users}]\n", more: []string{number}},
+		"one database":                  {values: oneDestination},
+		"one database, shared":          {values: oneDestination + home},
+		"three databases, two replicas": {values: threeDatabases + "replicas: 2\n"},
+		"three databases, two members":  {values: threeDatabases + "replicas: 2\n" + home},
+		"three databases, two numbers":  {values: threeDatabases + "replicas: 2\nfleet: {enabled: true}\n", more: []string{number}},
+		"discovery":                     {values: withDiscovery},
+		"discovery, three members":      {values: withDiscovery + "replicas: 3\n" + home},
+		"discovery, three numbers, a list beside": {values: withDiscovery + "replicas: 3\nfleet: {enabled: true}\n" +
+			"databases: [{name: users}]\n", more: []string{number}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -53,13 +53,13 @@ func read(t *testing.T, path ...string) []byte {
 	return text
 }
 
-// validate has the program check a configuration. A warning, such as of a variable that it doesn't use, is a fault of
-// the package.
+// validate has the program check a configuration. That a variable of the environment isn't used is a fault of the
+// package.
 func validate(t *testing.T, config string, env ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), rigtest.Binary(t), "config", "validate", "--config", config)
 	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
-	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "warning") {
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "is not used") {
 		t.Fatalf("%s: %v\n%s", config, err, out)
 	}
 }

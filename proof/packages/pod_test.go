@@ -80,7 +80,8 @@ func place(t *testing.T, found map[string]object, workload object, secrets map[s
 		case e["value"] != nil:
 			p.env[name] = fmt.Sprint(e["value"])
 		case e.at("valueFrom", "secretKeyRef") != nil:
-			p.env[name] = secrets[fmt.Sprint(e.at("valueFrom", "secretKeyRef", "name"))][fmt.Sprint(e.at("valueFrom", "secretKeyRef", "key"))]
+			ref := object(e.at("valueFrom", "secretKeyRef").(map[string]any))
+			p.env[name] = secrets[fmt.Sprint(ref["name"])][fmt.Sprint(ref["key"])]
 		default:
 			t.Errorf("the variable %s has %v", name, e)
 		}
