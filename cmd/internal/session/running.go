@@ -49,7 +49,9 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 
 // read reads what the port answers at a path, and reports whether there is anything.
 func (r remote) read(ctx context.Context, path string, into any) (found bool, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.base.JoinPath(path).String(), nil)
+	at := r.base.JoinPath(path)
+	at.RawQuery = "all=true" // and not those alone that need a look
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return false, err
 	}
