@@ -60,6 +60,8 @@ type snapshotSession struct {
 	uncalled   time.Time     // when a poll last found something of which no notification had come
 	sharing    sharing
 	alarm      *alarm
+	nothing    bool // the first poll has found nothing, and Next has not returned since
+	looked     bool // the first poll is over
 }
 
 var _ relay.Coupled = (*snapshotSession)(nil)
@@ -226,6 +228,10 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 			err = s.drain(ctx)
 		default:
 			pg, err = s.poll(ctx, size)
+			if s.nothing {
+				s.nothing = false
+				return relay.Batch{}, err // the caller learns that nothing has piled up
+			}
 		}
 		if err != nil {
 			return relay.Batch{}, err
@@ -353,6 +359,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 		s.mu.Lock()
 		s.cursor.base = found.next
 		s.mu.Unlock()
+		s.nothing, s.looked = s.source.cfg.FirstEmpty && !s.looked, true
 		return nil, nil
 	}
 

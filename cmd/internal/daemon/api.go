@@ -29,7 +29,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 		}
 	}()
 	cfg := u.cfg.HTTP
-	operators, err := pool(ctx, u.conn, "outbox api "+u.cfg.Name)
+	operators, err := pool(ctx, u.aside(), "outbox api "+u.cfg.Name)
 	if err != nil {
 		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
 	}
@@ -41,6 +41,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 			return nil, closePools, errors.New("database.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
 		}
 		viewer.RuntimeParams["client_encoding"] = "UTF8"
+		viewer.DialFunc = u.sessions.DialAside(viewer.DialFunc)
 		viewers, err := pool(ctx, viewer, "outbox viewer "+u.cfg.Name)
 		if err != nil {
 			return nil, closePools, fmt.Errorf("the API's connections for viewers: %w", err)
@@ -95,8 +96,13 @@ func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) 
 
 // databases are those that are served, for each other's consoles.
 func (d *Daemon) databases() (list []console.Database) {
+	var members map[string]string
+	if d.member != nil {
+		members = d.member.owners()
+	}
 	for _, u := range *d.routed.Load() {
-		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere()}
+		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere(),
+			Member: members[u.Name]}
 		if !db.Elsewhere {
 			db.Report, db.Age = u.watch.summary()
 		}
