@@ -51,7 +51,7 @@ func TestADayOfFaultsAndRollouts(t *testing.T) {
 	}
 }
 
-// What the processes and servers of a simulation take, from measurements of real ones.
+// What the processes and servers of a simulation take. These are assumptions: nothing here measures real ones.
 const (
 	expiry     = 3 * time.Second // of a lease
 	renewal    = expiry / 3
@@ -745,6 +745,9 @@ func (s *simulation) run(day time.Duration) error {
 	s.check("the start")
 	for s.err == nil && s.clock < day {
 		e := events()[s.rng.IntN(len(events()))]
+		if e.fits != nil && !e.fits(s) {
+			continue
+		}
 		s.moves, s.placed = 0, map[Part]int{}
 		s.say("EVENT: %s", e.name)
 		ideal, most := e.do(s)
