@@ -130,6 +130,9 @@ func TestAPartIsKeptUntilItsNextOwnerWaits(t *testing.T) {
 	m.send(db, "first")
 	m.place(func(string, int) choice { return elsewhere })
 	time.Sleep(10 * handOverPause) // it has looked by now
+	if got := db.Value(`SELECT owner FROM outbox.cursors WHERE lease_until > clock_timestamp()`); got != "one" {
+		t.Fatalf("the part is given up, and its owner is %q", got)
+	}
 	m.send(db, "second")
 	m.place(func(string, int) choice { return firstChoice })
 	m.send(db, "third")
