@@ -407,7 +407,7 @@ func TestWithoutAHomeOrdinalsPlaceTheParts(t *testing.T) {
 	tr.settle()
 }
 
-// A part whose first choice lives and can't reach the database is delivered by its second choice, until that has changed.
+// A part whose first choice lives and can't reach the database is delivered by its second choice meanwhile.
 func TestTheSecondChoiceDeliversWhatTheFirstCannotReach(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2)
