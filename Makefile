@@ -134,6 +134,12 @@ fuzz: ## Run each fuzzer for FUZZTIME, one after the other
 simulate: ## Drive the engine through SEEDS schedules of faults
 	GOGC=800 $(GO) test ./relay -run TestEveryScheduleKeepsThePromises -sim.seeds=$(SEEDS) -timeout 2h -v
 
+DAYS ?= 1
+.PHONY: simulate-fleet
+simulate-fleet: ## DAYS of a fleet with 1,000 databases and 20 processes; the drawings of balance go to fleet.txt
+	$(GO) test ./cmd/internal/fleet -run TestADayOfFaultsAndRollouts -parts 1000 -members 20 -for 24h -days $(DAYS) \
+		-draw $(CURDIR)/fleet.txt -timeout 5h -v
+
 # One of them: make matrix CELLS='outbox/replication/drained/payload_altered'
 CELLS ?= .*
 .PHONY: matrix

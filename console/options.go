@@ -33,6 +33,10 @@ type Database struct {
 	// Report tells how things are. It was read from the database Age ago; its At is zero if nothing was read yet.
 	Report *health.Report
 	Age    time.Duration
+	// Member is the one of a fleet that delivers from it; "" if there is no fleet, or none does.
+	Member string
+	// Elsewhere says that this process delivers nothing from it. Its report is then not shown.
+	Elsewhere bool
 }
 
 // Panel is a section of buttons that a program adds, such as the faults of a demonstration.

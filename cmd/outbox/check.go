@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -56,28 +57,50 @@ func (a *app) checkCommand(v verbs.Verb) *cobra.Command {
 
 // check asks all databases, and prints what each is, or in one line what they are together.
 func (a *app) check(ctx context.Context, v verbs.Verb, p *verbs.Check, out output.Format) (health.Result, error) {
-	databases, err := a.Databases(ctx, p.Destination)
+	results, several, err := a.Known(ctx, true)
 	if err != nil {
 		return 0, err
 	}
-	defer databases.Close()
-	results := databases.Run(ctx, v, p)
+	if !several {
+		databases, err := a.Databases(ctx, p.Destination)
+		if err != nil {
+			return 0, err
+		}
+		defer databases.Close()
+		results = databases.Run(ctx, v, p)
+	}
 	if len(results) == 1 && results[0].Err != nil && !a.Unreachable(results[0].Err) {
 		return 0, results[0].Err
 	}
 	var all []report.DatabaseCheck
+	elsewhere := 0
 	for _, found := range results {
+		if found.Elsewhere {
+			elsewhere++
+			continue
+		}
 		if found.Err != nil {
 			r := a.Unknown(found.Err)
 			all = append(all, report.DatabaseCheck{Name: found.Name, Checked: health.Checked{
 				Result: r.Verdict.Result(), Text: r.Verdict.Cause, Measures: []health.Measure{}, Report: r}})
 			continue
 		}
-		c := found.Value.(*health.Checked)
-		c.Report.OnDatabase(found.Name)
-		all = append(all, report.DatabaseCheck{Name: found.Name, Checked: p.Of(c.Report)})
+		r, known := found.Value.(*health.Report) // as a relay knows it
+		if !known {
+			r = found.Value.(*health.Checked).Report
+		}
+		r.OnDatabase(found.Name)
+		if known && p.Destination != "" && len(results) > 1 && !slices.ContainsFunc(r.Destinations, func(d health.Destination) bool {
+			return d.Name == p.Destination
+		}) {
+			continue
+		}
+		all = append(all, report.DatabaseCheck{Name: found.Name, Checked: p.Of(r)})
 	}
-	sum, line := report.Together(all)
+	if len(all) == 0 {
+		return 0, exit.With(exit.NotFound, fmt.Errorf("no database has the destination %q", p.Destination))
+	}
+	sum, line := report.Together(all, elsewhere)
 	var document any = sum
 	if len(all) == 1 {
 		line, document = all[0].Checked, all[0].Checked

@@ -55,13 +55,13 @@ func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 	both := several(t, "orders", orders.url, "billing", billing.url)
 	three := several(t, "hangs", silent(t), "orders", orders.url, "billing", billing.url)
 
-	command(t, both, nil, "status", "--exit-code").want(exitOK, "2 databases: 2 idle\n", "\norders: IDLE",
-		"\nbilling: IDLE").never("worst")
-	command(t, both, []string{"DATABASE_URL=" + billing.url}, "status").want(exitOK, "2 databases: 2 idle\n")
+	command(t, both, nil, "status", "--exit-code").want(exitOK, "all 2 databases are well: 2 idle\n", "\norders: IDLE",
+		"\nbilling: IDLE").never("need")
+	command(t, both, []string{"DATABASE_URL=" + billing.url}, "status").want(exitOK, "all 2 databases are well: 2 idle\n")
 	command(t, both, []string{"OUTBOX_DATABASE_URL=" + billing.url}, "status").want(exitOK, "IDLE").never("2 databases")
 	command(t, both, nil, "check").want(ok, "OUTBOX OK - 2 databases: 2 OK | 'orders/kafka_oldest'=0s;;;0",
 		"'billing/kafka_oldest'=0s;;;0")
-	command(t, three, nil, "status").want(exitError, "3 databases: 1 broken, 2 idle; the worst is hangs\n", "\nhangs: BROKEN: ",
+	command(t, three, nil, "status").want(exitError, "1 of 3 databases needs you: hangs (broken): 1 broken, 2 idle\n", "\nhangs: BROKEN: ",
 		"\norders: IDLE", "\nbilling: IDLE", "1 of 3 databases could not be asked: hangs")
 	command(t, three, nil, "check").want(critical, "OUTBOX CRITICAL - hangs: ", "3 databases: 1 CRITICAL, 2 OK | 'orders/kafka_oldest'")
 
@@ -75,7 +75,8 @@ func TestAllDatabasesAreShownAndOneThatHangsIsBroken(t *testing.T) {
 
 	billing.exec(`INSERT INTO outbox.dead_letters (destination, lane, id, message_id, topic, key, shard, payload, created_at,
 		attempts, reason, error) VALUES ('kafka', 'k', 1, '00000000-0000-7000-8000-000000000001', 'orders', 'k', 0, '', now(), 10, 'refused', 'no')`)
-	command(t, three, nil, "status", "--exit-code").want(exitError, "the worst is hangs\n", "\nbilling: DEAD",
+	command(t, three, nil, "status", "--exit-code").want(exitError,
+		"2 of 3 databases need you: hangs (broken), billing (dead): 1 broken, 1 dead, 1 idle\n", "\nbilling: DEAD",
 		"\norders: IDLE", " --database billing\n")
 	r := command(t, three, nil, "status", "-o", "json").want(exitError, " --database billing\"")
 	var reports []struct {

@@ -10,10 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/internal/dial"
 )
+
+// challenge has browsers ask who they are used by.
+const challenge = `Basic realm="outbox", charset="UTF-8"`
 
 // openAPI makes the API, with connections of its own: few, and none while it isn't asked. closePools closes them.
 func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Caller, error)) (api *rest.API, closePools func(), err error) {
@@ -30,7 +34,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
 	}
 	closePools = operators.Close
-	options := rest.Options{DB: operators, Access: access, Challenge: `Basic realm="outbox", charset="UTF-8"`, Logger: u.logger}
+	options := rest.Options{DB: operators, Access: access, Challenge: challenge, Logger: u.logger}
 	if viewers := u.cfg.Database.ViewerURL; !viewers.Empty() {
 		viewer, err := pgx.ParseConfig(viewers.Text())
 		if err != nil { // its text may have a piece of a password
@@ -92,8 +96,11 @@ func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) 
 // databases are those that are served, for each other's consoles.
 func (d *Daemon) databases() (list []console.Database) {
 	for _, u := range *d.routed.Load() {
-		db := console.Database{Name: u.Name}
-		if db.Report, db.Age = u.watch.summary(); u.page != nil {
+		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere()}
+		if !db.Elsewhere {
+			db.Report, db.Age = u.watch.summary()
+		}
+		if u.page != nil {
 			db.Path = "../../" + u.Name + "/console/" // from "databases" of another's
 		}
 		list = append(list, db)

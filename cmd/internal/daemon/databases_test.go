@@ -287,8 +287,9 @@ func TestThePageOfAllDatabases(t *testing.T) {
 		_, text := m.get(page)
 		first, last := strings.Index(text, `<td data-label="Database"><a class="name" href="../../billing/console/">billing</a>`),
 			strings.Index(text, `<td data-label="Database"><a class="name" href="../../shop/console/">shop</a>`)
-		return first > 0 && last > first && strings.Contains(text, ">not yet<") && strings.Contains(text, "1 of 2 databases are well") &&
-			strings.Contains(text, "Database billing: broken")
+		return first > 0 && last > first && strings.Contains(text, ">not yet<") &&
+			strings.Contains(text, "1 of 2 databases needs you: billing (broken)") &&
+			strings.Contains(text, "billing: broken: ")
 	})
 	if _, text := m.get("/databases/shop/console/"); !strings.Contains(text, `href="databases" data-key="b"`) || !strings.Contains(text, `title="shop">shop</span>`) {
 		t.Errorf("the overview of one does not lead to the page of all:\n%s", text)
@@ -301,7 +302,7 @@ func TestThePageOfAllDatabases(t *testing.T) {
 	proxy.Refuse(false)
 	await.Until(t, "all is well", func() bool {
 		_, text := m.get(page)
-		return strings.Contains(text, "All is well") && !strings.Contains(text, ">not yet<")
+		return strings.Contains(text, "all 2 databases are well") && !strings.Contains(text, ">not yet<")
 	})
 	w := m.d.units[1].watch
 	w.mu.Lock()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/discover"
 )
 
@@ -85,36 +86,53 @@ var _ prometheus.Collector = (*findings)(nil)
 // the configuration says.
 func (u *unit) settings() string { return u.Config.Fingerprint() }
 
+// readyPage is readiness with what plans compare.
+type readyPage struct {
+	readiness
+	Settings string `json:"settings"`
+}
+
 // ready reports whether this process can do its work: one database is enough, for one that is away must not stop what
-// the others need; where none has been discovered, there is nothing to do.
-func (d *Daemon) ready(units []*unit) (ready bool, body map[string]any) {
-	all := map[string]any{}
-	for _, u := range units {
+// the others need; where none has been discovered, or other members have all, there is nothing to do. Of many databases
+// the body has those that are not ready, unless all are asked for.
+func (d *Daemon) ready(units []*unit, all bool) (ready bool, body map[string]any) {
+	here, well := 0, 0
+	named := fewest(units, all, func(u *unit) (readyPage, bool) {
 		r := u.watch.readiness()
-		all[u.Name] = struct {
-			readiness
-			Settings string `json:"settings"`
-		}{r, u.settings()}
-		ready = ready || r.Ready
-	}
+		away := u.watch.elsewhere()
+		if !away {
+			here++
+		}
+		if r.Ready {
+			well++
+		}
+		return readyPage{r, u.settings()}, r.Ready || away
+	})
 	sources, complete, _ := d.discovered()
-	ready = ready || len(units) == 0 && complete
-	body = map[string]any{"ready": ready, "databases": all}
+	ready = well > 0 || len(units) == 0 && complete
+	body = map[string]any{"ready": ready, "databases": named,
+		"counts": map[string]int{"databases": len(units), "here": here, "ready": well}}
 	if len(sources) > 0 {
 		body["discovery"] = sources
 	}
 	return ready, body
 }
 
-// delivering reports whether all databases are delivered from, those that a source has and no unit too.
-func (d *Daemon) delivering(units []*unit) (well bool, body map[string]any) {
-	all := map[string]healthPage{}
+// delivering reports whether all databases are delivered from, those that a source has and no unit too. Of many
+// databases the body has those that are not well.
+func (d *Daemon) delivering(units []*unit, all bool) (well bool, body map[string]any) {
 	sources, _, well := d.discovered()
-	for _, u := range units {
+	var verdicts []health.Named
+	named := fewest(units, all, func(u *unit) (healthPage, bool) {
 		h := u.watch.health()
-		all[u.Name], well = h, well && h.Delivers()
-	}
-	body = map[string]any{"databases": all}
+		well = well && h.Delivers()
+		if !u.watch.elsewhere() {
+			verdicts = append(verdicts, health.Named{Name: u.Name, Verdict: h.Verdict})
+		}
+		return h, h.State.OK()
+	})
+	over := health.Over(verdicts)
+	body = map[string]any{"sentence": over.Sentence(), "states": over.Counts, "databases": named}
 	if len(sources) > 0 {
 		body["discovery"] = slices.Clone(sources)
 	}

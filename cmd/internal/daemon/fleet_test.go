@@ -5,7 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +21,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // fleetRig is a fleet of Daemons in this process, which share an output.
@@ -24,6 +31,7 @@ type fleetRig struct {
 	home      testdb.DB
 	databases []testdb.DB
 	section   config.Fleet
+	noHome    bool
 }
 
 func newFleet(t *testing.T, databases int) *fleetRig {
@@ -58,8 +66,12 @@ func (f *fleetRig) join(name string, address func(*pgx.ConnConfig) *pgx.ConnConf
 		}))
 	}
 	m := &fleetMember{many: &many{t: f.t, out: f.out}, name: name}
+	options := Options{Several: true, Stdout: f.out, Logger: slog.New(slog.DiscardHandler)}
+	if !f.noHome {
+		options.Home = address(f.home.Config())
+	}
 	var err error
-	m.d, err = New(list, Options{Several: true, Stdout: f.out, Home: address(f.home.Config()), Logger: slog.New(slog.DiscardHandler)})
+	m.d, err = New(list, options)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -147,4 +159,249 @@ func TestAFleetSharesItsDatabasesEvenly(t *testing.T) {
 	if p := again.page(); p.Ordinal != two.page().Ordinal {
 		t.Errorf("it has ordinal %d, and had %d", p.Ordinal, two.page().Ordinal)
 	}
+}
+
+// traffic writes messages of a few keys into each database of a fleet, and looks at what comes out.
+type traffic struct {
+	f    *fleetRig
+	stop func() (written int)
+}
+
+// flow begins to write: each message has its database, its key and its number in the key as its topic.
+func (f *fleetRig) flow(pause time.Duration) *traffic {
+	ctx, cancel := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	var written atomic.Int64
+	for i, db := range f.databases {
+		conn := db.Connect()
+		writing.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				_, err := conn.Exec(context.Background(), `INSERT INTO outbox.messages (topic, key, payload) VALUES ($1, $2, '{}')`,
+					fmt.Sprintf("flow-%d-%d-%d", i, n%3, n/3), fmt.Sprintf("k%d", n%3))
+				if err != nil {
+					f.t.Error(err)
+					return
+				}
+				written.Add(1)
+				select {
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
+			}
+		})
+	}
+	tr := &traffic{f: f, stop: sync.OnceValue(func() int {
+		cancel()
+		writing.Wait()
+		return int(written.Load())
+	})}
+	f.t.Cleanup(func() { tr.stop() })
+	return tr
+}
+
+var flowed = regexp.MustCompile(`"flow-(\d+)-(\d+)-(\d+)"`)
+
+// settle waits until all has come, and reports what is lost or inverted.
+func (tr *traffic) settle() {
+	t := tr.f.t
+	t.Helper()
+	written := tr.stop()
+	came := func() (distinct, repeats, inverted int) {
+		tr.f.out.mu.Lock()
+		text := tr.f.out.text.String()
+		tr.f.out.mu.Unlock()
+		next := make(map[string]int) // of a key: the number that is to come for the first time
+		for _, m := range flowed.FindAllStringSubmatch(text, -1) {
+			n, _ := strconv.Atoi(m[3])
+			lane := m[1] + "-" + m[2]
+			switch {
+			case n == next[lane]:
+				next[lane]++
+				distinct++
+			case n < next[lane]:
+				repeats++
+			default:
+				inverted++
+				next[lane] = n + 1
+			}
+		}
+		return distinct, repeats, inverted
+	}
+	await.UntilElse(t, func() bool { distinct, _, inverted := came(); return distinct+inverted >= written }, func() string {
+		distinct, repeats, inverted := came()
+		return fmt.Sprintf("%d written, %d came, %d repeats, %d out of order", written, distinct, repeats, inverted)
+	})
+	distinct, repeats, inverted := came()
+	if distinct != written || inverted > 0 {
+		t.Errorf("%d written, %d came, %d out of order", written, distinct, inverted)
+	}
+	t.Logf("%d written, none lost, none out of order, %d repeats", written, repeats)
+}
+
+// epochs is how often each database's cursor has been taken.
+func (f *fleetRig) epochs() (list []int) {
+	for _, db := range f.databases {
+		n, err := strconv.Atoi(db.Value(`SELECT coalesce(max(epoch), 0) FROM outbox.cursors`))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// While all members are replaced, one after the other, nothing is lost or inverted, and no part moves more than twice.
+func TestARollingRestartMovesEachPartTwiceAtMost(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 9)
+	members := []*fleetMember{f.join("one", nil), f.join("two", nil), f.join("three", nil)}
+	f.settled("three members", members...)
+	tr := f.flow(10 * time.Millisecond)
+	before := f.epochs()
+	for i, m := range members {
+		m.end()
+		members[i] = f.join(m.name, nil)
+		f.settled(m.name+" is back", members...)
+	}
+	after := f.epochs()
+	tr.settle()
+	moves := 0
+	for i := range after {
+		if n := after[i] - before[i]; n > 2 {
+			t.Errorf("part %d has moved %d times", i, n)
+		}
+		moves += after[i] - before[i]
+	}
+	t.Logf("%d moves of %d parts", moves, len(after))
+	if moves > 2*len(after) {
+		t.Errorf("%d moves of %d parts", moves, len(after))
+	}
+}
+
+// New processes with new names take the places of those that leave.
+func TestNewNamesTakeThePlacesOfThoseThatLeave(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 6)
+	f.section.Settle = time.Hour // a new one takes no new ordinal
+	members := []*fleetMember{f.join("a-1", nil), f.join("a-2", nil)}
+	f.settled("two members", members...)
+	tr := f.flow(10 * time.Millisecond)
+	before := f.epochs()
+	for i := range members {
+		next := f.join(fmt.Sprintf("b-%d", i+1), nil)
+		await.Until(t, "the new one is a spare", func() bool { return len(next.page().Members) == 2 })
+		if p := next.page(); p.First != 0 || p.Ordinal != -1 {
+			t.Errorf("a spare has parts: %+v", p)
+		}
+		ordinal := members[i].page().Ordinal
+		members[i].end()
+		members[i] = next
+		f.settled("another is in its place", members...)
+		if now := next.page().Ordinal; now != ordinal {
+			t.Errorf("it has ordinal %d in place of %d", now, ordinal)
+		}
+	}
+	after := f.epochs()
+	tr.settle()
+	for i := range after {
+		if n := after[i] - before[i]; n > 2 {
+			t.Errorf("part %d has moved %d times", i, n)
+		}
+	}
+	t.Logf("epochs before %v, after %v", before, after)
+}
+
+// A member that is cut off from everything is replaced, and has its share again when it is back. One that is cut off
+// from the home alone goes on, and so do all while the home is away.
+func TestMembersAndTheHomeMayGoAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 6)
+	all, homes := testnet.New(t, addressOf(f.home.Config())), testnet.New(t, addressOf(f.home.Config()))
+	through := func(p *testnet.Proxy) func(*pgx.ConnConfig) *pgx.ConnConfig {
+		return func(c *pgx.ConnConfig) *pgx.ConnConfig { return to(t, c, p.Addr()) }
+	}
+	homeOnly := func(c *pgx.ConnConfig) *pgx.ConnConfig {
+		if c.Database == f.home.Config().Database {
+			return to(t, c, homes.Addr())
+		}
+		return c
+	}
+	one, two, three := f.join("one", homeOnly), f.join("two", through(all)), f.join("three", homeOnly)
+	f.settled("three members", one, two, three)
+	tr := f.flow(10 * time.Millisecond)
+	time.Sleep(6 * time.Second) // the members believe in each other's sessions only then: fleet.Config.Return
+
+	all.Refuse(true)
+	all.Cut()
+	f.settled("one is dead", one, three)
+	all.Refuse(false)
+	f.settled("it is back", one, two, three)
+
+	before := f.epochs()
+	homes.Refuse(true)
+	homes.Cut()
+	await.Until(t, "two are frozen", func() bool { return one.page().Frozen != "" && three.page().Frozen != "" })
+	for i, db := range f.databases {
+		one.send(db, fmt.Sprintf("frozen-%d", i))
+	}
+	homes.Refuse(false)
+	f.settled("the home is back", one, two, three)
+	if after := f.epochs(); !slices.Equal(before, after) {
+		t.Errorf("parts have moved while the home was away: %v, %v", before, after)
+	}
+	tr.settle()
+}
+
+func addressOf(c *pgx.ConnConfig) string { return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) }
+
+// to leads an address elsewhere.
+func to(t *testing.T, c *pgx.ConnConfig, address string) *pgx.ConnConfig {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.Copy()
+	c.Host, c.Port, c.Fallbacks = host, uint16(n), nil
+	return c
+}
+
+// Without a home, ordinals say who is the first choice; a second one stands by on the lock, and gives the part back.
+func TestWithoutAHomeOrdinalsPlaceTheParts(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 6)
+	f.section.Count = 3
+	f.noHome = true
+	members := make([]*fleetMember, 3)
+	for i := range members {
+		f.section.Ordinal = i
+		members[i] = f.join(fmt.Sprintf("m-%d", i), nil)
+	}
+	owners := func() map[string]int {
+		owned := make(map[string]int)
+		for _, db := range f.databases {
+			owned[db.Value(`SELECT coalesce((SELECT owner FROM outbox.cursors WHERE lease_until > clock_timestamp()), '')`)]++
+		}
+		return owned
+	}
+	shared := func() bool {
+		owned := owners()
+		for _, m := range members {
+			if owned[m.name] == 0 || owned[m.name] != m.page().First {
+				return false
+			}
+		}
+		return true
+	}
+	await.Until(t, "each has what it is the first choice of", shared)
+	tr := f.flow(10 * time.Millisecond)
+	members[1].end()
+	await.Until(t, "the second choices have its parts", func() bool { o := owners(); return o["m-0"]+o["m-2"] == len(f.databases) })
+	f.section.Ordinal = 1
+	members[1] = f.join("m-1", nil)
+	await.Until(t, "it has them back", shared)
+	tr.settle()
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pgoutbox/outbox/cmd/internal/report"
 )
 
 // listen opens the address of health and metrics, before anything else is started.
@@ -80,14 +82,17 @@ func (d *Daemon) route() {
 		}
 	}
 	if d.options.Several {
-		mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
-			ready, body := d.ready(units)
+		mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
+			ready, body := d.ready(units, r.URL.Query().Get("all") == "true")
 			writeProbe(rw, ready, body)
 		})
-		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, _ *http.Request) {
-			well, body := d.delivering(units)
+		mux.HandleFunc("GET /healthz/destinations", func(rw http.ResponseWriter, r *http.Request) {
+			well, body := d.delivering(units, r.URL.Query().Get("all") == "true")
 			writeProbe(rw, well, body)
 		})
+		if d.cfg.HTTP.API {
+			mux.HandleFunc("GET "+report.KnownPath, d.known)
+		}
 	}
 	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/polling"
 )
 
 // choice is what this process is to a part.
@@ -285,7 +286,7 @@ func (h *handOver) free(ctx context.Context, p part, r *running) (bool, error) {
 			return false, err
 		}
 	}
-	return awaited(ctx, h.conn, p.destination.Name, p.group)
+	return polling.Awaited(ctx, h.conn, p.destination.Name, p.group)
 }
 
 func (h *handOver) close() {

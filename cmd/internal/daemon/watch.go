@@ -282,6 +282,13 @@ func (w *watch) take(found *health.Report, began time.Time) {
 	}
 }
 
+// elsewhere reports whether no part of the database is this relay's.
+func (w *watch) elsewhere() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.live) == 0
+}
+
 // mine reports whether this relay delivers to the destination.
 func (w *watch) mine(destination string) bool { return slices.Contains(w.destinations, destination) }
 

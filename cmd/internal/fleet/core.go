@@ -45,7 +45,8 @@ type Handover struct {
 	To   string // the name of the member; "" if nobody is there
 }
 
-// Step is what a process does next. What it writes to the home comes first, each as one statement with its condition.
+// Step is what a process does next, and not to be changed. What it writes to the home comes first, each as one
+// statement with its condition.
 type Step struct {
 	Join   bool     // write the own record: as a Spare, or, if it is there, without Left
 	Leave  bool     // mark the own record: Leaving, Left now
@@ -101,16 +102,19 @@ type Core struct {
 	since   time.Time // the home can be read; zero: it can't
 	now     time.Time
 
-	parts     []Part // of the placement, with its members
-	members   []Member
-	placement Placement
+	lay          func([]Part, []Member) Placement // Place; the simulation's members share what they compute
+	parts        []Part                           // of the placement, with its members
+	members      []Member
+	placement    Placement
+	ordinal      int // whose shares these are
+	run, standBy []Part
 }
 
 // New returns the core of a process that starts.
 func New(cfg Config) *Core {
 	cfg.Reserve, cfg.Settle = cmp.Or(cfg.Reserve, time.Minute), cmp.Or(cfg.Settle, 10*time.Second)
 	cfg.Return, cfg.Look = cmp.Or(cfg.Return, 5*time.Second), cmp.Or(cfg.Look, 5*time.Second)
-	return &Core{cfg: cfg}
+	return &Core{cfg: cfg, lay: Place}
 }
 
 // Next returns what to do.
@@ -123,6 +127,9 @@ func (c *Core) Next(v View) Step {
 		}
 		c.join(v, &step)
 		c.bury(&step)
+		if step.Join || step.Leave || step.Claim != nil {
+			step.Again = min(step.Again, 100*time.Millisecond) // to see whether it is so
+		}
 	} else {
 		c.since = time.Time{}
 		step.Again = min(step.Again, time.Second)
@@ -176,32 +183,18 @@ func (c *Core) claimGiven(step *Step) {
 // claim claims the ordinal of one that has left, or, after a while, one that nobody has. Each of several spares claims
 // another one.
 func (c *Core) claim(own *Record, step *Step) {
-	var reserved, spares []Record
 	used := map[int]bool{}
 	for _, r := range c.records {
-		switch {
-		case r.Ordinal == Spare && r.Alive && !c.gone(r):
-			spares = append(spares, r)
-		case r.Ordinal != Spare:
-			used[r.Ordinal] = true
-			if r.Name == own.Name && !r.Alive {
-				step.Claim = &Claim{r.Ordinal, r.Instance} // its own, of its last start
-				return
-			}
-			if c.gone(r) {
-				reserved = append(reserved, r)
-			}
+		if r.Ordinal == Spare {
+			continue
+		}
+		used[r.Ordinal] = true
+		if r.Name == own.Name && !r.Alive {
+			step.Claim = &Claim{r.Ordinal, r.Instance} // its own, of its last start
+			return
 		}
 	}
-	// Who starts again under its name takes its own ordinal, so others leave it alone.
-	for _, s := range slices.Clone(spares) {
-		if i := slices.IndexFunc(reserved, func(r Record) bool { return r.Name == s.Name && !r.Alive }); i >= 0 {
-			reserved = slices.Delete(reserved, i, i+1)
-			spares = slices.DeleteFunc(spares, func(r Record) bool { return r.Instance == s.Instance })
-		}
-	}
-	slices.SortFunc(reserved, func(a, b Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	slices.SortFunc(spares, func(a, b Record) int { return cmp.Or(a.Joined.Compare(b.Joined), cmp.Compare(a.Instance, b.Instance)) })
+	reserved, spares := c.waiting()
 	turn := slices.IndexFunc(spares, func(r Record) bool { return r.Instance == own.Instance })
 	if turn < 0 {
 		return
@@ -224,6 +217,29 @@ func (c *Core) claim(own *Record, step *Step) {
 		}
 		before--
 	}
+}
+
+// waiting returns who leaves an ordinal, and the spares: each gets that of the same index. Who starts again under its
+// name takes its own, so both are without these.
+func (c *Core) waiting() (reserved, spares []Record) {
+	for _, r := range c.records {
+		switch gone := c.gone(r); {
+		case r.Ordinal != Spare && gone:
+			reserved = append(reserved, r)
+		case r.Ordinal == Spare && r.Alive && !gone:
+			spares = append(spares, r)
+		}
+	}
+	spares = slices.DeleteFunc(spares, func(s Record) bool {
+		i := slices.IndexFunc(reserved, func(r Record) bool { return r.Name == s.Name && !r.Alive })
+		if i >= 0 {
+			reserved = slices.Delete(reserved, i, i+1)
+		}
+		return i >= 0
+	})
+	slices.SortFunc(reserved, func(a, b Record) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	slices.SortFunc(spares, func(a, b Record) int { return cmp.Or(a.Joined.Compare(b.Joined), cmp.Compare(a.Instance, b.Instance)) })
+	return reserved, spares
 }
 
 // settle is how long a new member waits before it takes a new ordinal. Where all are new, nobody is about to leave.
@@ -267,7 +283,8 @@ func (c *Core) again(step *Step, t time.Time) { step.Again = max(min(step.Again,
 // place decides what is run, by the records that were read last.
 func (c *Core) place(v View, step *Step) {
 	step.Ordinal = Spare
-	names, instances := map[int]string{}, map[int]string{}
+	heirs := c.heirs()
+	names, instances := map[int]string{}, map[int]string{} // of those who run the parts of an ordinal, or are about to
 	for _, r := range c.records {
 		if r.Ordinal == Spare {
 			continue
@@ -278,26 +295,31 @@ func (c *Core) place(v View, step *Step) {
 			m.Leaving = v.Leaving
 			step.Ordinal = r.Ordinal
 		}
-		if !m.Leaving {
+		if heir := heirs[r.Ordinal]; m.Leaving && heir != "" {
+			m.Leaving, names[m.Ordinal] = false, heir
+		} else if !m.Leaving {
 			names[m.Ordinal], instances[m.Ordinal] = r.Name, r.Instance
 		}
 		step.Members = append(step.Members, m)
 	}
 	slices.SortFunc(step.Members, func(a, b Member) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	if c.placement == nil || !slices.Equal(v.Parts, c.parts) || !slices.Equal(step.Members, c.members) {
-		c.parts, c.members = slices.Clone(v.Parts), step.Members
-		c.placement = Place(v.Parts, step.Members)
+	if c.placement == nil || step.Ordinal != c.ordinal || !slices.Equal(v.Parts, c.parts) || !slices.Equal(step.Members, c.members) {
+		c.parts, c.members, c.ordinal = slices.Clone(v.Parts), step.Members, step.Ordinal
+		c.placement, c.run, c.standBy = c.lay(v.Parts, step.Members), nil, nil
+		if c.ordinal != Spare {
+			c.run, c.standBy = c.placement.Shares(c.ordinal)
+			c.run = slices.Clip(c.run)
+		}
 	}
 	step.Placement = c.placement
-
-	if step.Ordinal != Spare {
-		step.Run, step.StandBy = step.Placement.Shares(step.Ordinal)
+	if !v.Leaving {
+		step.Run, step.StandBy = c.run, c.standBy
 		step.Watch = c.watched(step, instances)
 	}
 	for _, part := range v.Holds {
 		choice, ok := step.Placement[part]
 		switch {
-		case !ok || choice.First == step.Ordinal && choice.First != Spare:
+		case !ok || choice.First == step.Ordinal && choice.First != Spare && !v.Leaving:
 		case choice.First == Spare && !v.Leaving:
 			step.Run = append(step.Run, part) // nobody is there who could take it
 		default:
@@ -306,14 +328,27 @@ func (c *Core) place(v View, step *Step) {
 	}
 }
 
+// heirs names the spares that are about to take the ordinals of members that leave, and still run their parts. These
+// need not move to their second choices before.
+func (c *Core) heirs() map[int]string {
+	heirs := map[int]string{}
+	reserved, spares := c.waiting()
+	for i := range min(len(reserved), len(spares)) {
+		if reserved[i].Alive {
+			heirs[reserved[i].Ordinal] = spares[i].Name
+		}
+	}
+	return heirs
+}
+
 // watched returns the instance of the next member that runs.
 func (c *Core) watched(step *Step, instances map[int]string) string {
-	for i := range step.Members {
-		m := step.Members[(slices.IndexFunc(step.Members, func(m Member) bool { return m.Ordinal == step.Ordinal })+1+i)%len(step.Members)]
-		if instance := instances[m.Ordinal]; instance != "" {
-			if m.Ordinal == step.Ordinal {
-				return ""
-			}
+	own := slices.IndexFunc(step.Members, func(m Member) bool { return m.Ordinal == step.Ordinal })
+	if own < 0 {
+		return ""
+	}
+	for i := own + 1; i < own+len(step.Members); i++ {
+		if instance := instances[step.Members[i%len(step.Members)].Ordinal]; instance != "" {
 			return instance
 		}
 	}

@@ -24,8 +24,7 @@ type Member struct {
 	Name    string
 	Ordinal int     // its number, from 0; Spare if it has none yet
 	Weight  float64 // its share compared with the others'; 0 is 1
-	// Leaving is a member that runs nothing, and whose ordinal is reserved: it leaves, has left, or is dead. Place uses
-	// its weight alone.
+	// Leaving is a member that runs nothing, and whose ordinal is reserved: it leaves, has left, or is dead.
 	Leaving bool
 }
 
@@ -65,32 +64,40 @@ const Version = 1
 // least and most bound what a member has, compared with its share by weight.
 const least, most = 0.87, 1.13
 
-// Place chooses who runs each part. Its result depends on nothing but the set of parts and the members that run: it is
-// the same in every process.
+// Place chooses who runs each part. Its result depends on nothing but the sets of parts and members: it is the same in
+// every process. Spares have no influence.
 //
 // It deals the parts to the ordinals one after the other, as jump hashing does: each takes its share from those before
 // it, of each the parts with the lowest hashes of part and ordinal, and more or fewer of them if somebody had too many
 // or too few otherwise (least, most). So a member with a new ordinal takes its share, and nothing else moves; nor does
-// it if the last one leaves.
+// it if the last one leaves. The parts of ordinals that nobody has, below the last one, go to the others by weighted
+// rendezvous, within the same bounds.
 //
-// Below the last one, ordinals may be without a member that runs. Their parts go to the others by weighted rendezvous,
-// within the same bounds. Nothing else moves, and they go back when somebody takes the ordinal. The second choice of a
-// part is the member that it goes to if its first choice alone leaves.
+// The parts of members that are leaving go to others, nothing else moves, and they go back when somebody takes the
+// ordinal. The second choice of a part is the member that it goes to if its first choice leaves as well.
 func Place(parts []Part, members []Member) Placement {
-	f := newField(parts, members)
-	f.deal()
+	members = distinct(members)
+	f := lay(parts, members)
+	staying := trim(members)
+	if len(staying) < len(members) {
+		f.follow(lay(f.parts, staying), func(o int) bool { return o > lastOf(staying) }, f.owner)
+	}
+	for _, m := range members {
+		f.there[m.Ordinal] = !m.Leaving
+	}
 	f.fill()
+
 	second := f.seconds()
-	if last := len(f.running) - 1; last > 0 {
-		// Without the last one, the ordinals are dealt as if it had never been there.
-		without := newField(f.parts, slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Ordinal == last }))
-		without.deal()
-		without.fill()
+	if last := lastOf(staying); last != Spare {
+		// Without the last one, the others have what they had before it came.
+		f.follow(lay(f.parts, trim(staying[:len(staying)-1])), func(o int) bool { return o == last }, second)
+		var free []int
 		for p, o := range f.owner {
-			if o == last {
-				second[p] = without.owner[p]
+			if o == last && second[p] != Spare && !f.there[second[p]] {
+				free = append(free, p)
 			}
 		}
+		f.spread(free, last, f.loads(), second)
 	}
 	placement := make(Placement, len(f.parts))
 	for p, part := range f.parts {
@@ -99,56 +106,84 @@ func Place(parts []Part, members []Member) Placement {
 	return placement
 }
 
+// distinct returns the members with ordinals, sorted. An ordinal that has just been taken from one that leaves may be
+// listed twice: who runs counts.
+func distinct(members []Member) []Member {
+	members = slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Ordinal < 0 })
+	leaving := func(m Member) int {
+		if m.Leaving {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(members, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(leaving(a), leaving(b)), cmp.Compare(a.weight(), b.weight()))
+	})
+	return slices.CompactFunc(members, func(a, b Member) bool { return a.Ordinal == b.Ordinal })
+}
+
+// trim returns the members without those at their end that are leaving.
+func trim(members []Member) []Member {
+	for len(members) > 0 && members[len(members)-1].Leaving {
+		members = members[:len(members)-1]
+	}
+	return members
+}
+
+func lastOf(members []Member) int {
+	if len(members) == 0 {
+		return Spare
+	}
+	return members[len(members)-1].Ordinal
+}
+
+func (m Member) weight() float64 {
+	if m.Weight > 0 {
+		return m.Weight
+	}
+	return 1
+}
+
 // field is what Place works on. Parts are their numbers in it, members their ordinals.
 type field struct {
 	parts   []Part // sorted
 	hashes  []uint64
-	weights []float64 // of each ordinal up to the last that runs
-	running []bool
-	owner   []int // of each part
+	weights []float64 // of each ordinal up to the last
+	there   []bool    // whether somebody has it
+	owner   []int     // of each part
 }
 
-func newField(parts []Part, members []Member) *field {
+// lay places the parts with members none of which leaves, sorted by their ordinals.
+func lay(parts []Part, members []Member) *field {
 	parts = slices.Clone(parts)
 	slices.SortFunc(parts, Part.compare)
-	f := &field{parts: slices.Compact(parts)}
-	f.hashes = make([]uint64, len(f.parts))
+	f := &field{parts: slices.Compact(parts), weights: make([]float64, lastOf(members)+1), there: make([]bool, lastOf(members)+1)}
+	f.hashes, f.owner = make([]uint64, len(f.parts)), make([]int, len(f.parts))
 	for i, p := range f.parts {
 		f.hashes[i] = p.hash()
 	}
-	f.owner = make([]int, len(f.parts))
-	last := Spare
-	for _, m := range members {
-		if !m.Leaving {
-			last = max(last, m.Ordinal)
-		}
-	}
-	f.weights, f.running = make([]float64, last+1), make([]bool, last+1)
-	var known []float64
-	for _, m := range members {
-		if m.Ordinal < 0 || m.Ordinal > last {
-			continue
-		}
-		w := m.Weight
-		if !(w > 0) {
-			w = 1
-		}
-		known = append(known, w)
-		// An ordinal that has just been taken from one that leaves is listed twice: who runs counts.
-		switch {
-		case f.running[m.Ordinal] == !m.Leaving:
-			f.weights[m.Ordinal] = max(f.weights[m.Ordinal], w)
-		case !m.Leaving:
-			f.weights[m.Ordinal], f.running[m.Ordinal] = w, true
-		}
+	known := make([]float64, len(members))
+	for i, m := range members {
+		known[i], f.weights[m.Ordinal], f.there[m.Ordinal] = m.weight(), m.weight(), true
 	}
 	slices.Sort(known)
 	for o, w := range f.weights {
 		if w == 0 {
-			f.weights[o] = known[len(known)/2] // nobody has it: who takes it is probably like the others
+			f.weights[o] = known[len(known)/2] // who takes it is probably like the others
 		}
 	}
+	f.deal()
+	f.fill()
 	return f
+}
+
+// follow has the parts of some owners go where another field has them.
+func (f *field) follow(other *field, from func(owner int) bool, into []int) {
+	for p, o := range f.owner {
+		if from(o) {
+			into[p] = other.owner[p]
+		}
+	}
 }
 
 // deal gives each part to an ordinal, whether it is there or not.
@@ -257,73 +292,91 @@ func (f *field) bounds(o int, total float64) (lo, hi int) {
 
 // fill gives the parts of ordinals that are not there to those that are.
 func (f *field) fill() {
-	have, free := make([]int, len(f.weights)), []int{}
+	var free []int
 	for p, o := range f.owner {
-		if len(f.weights) > 0 && f.running[o] {
-			have[o]++
-		} else {
+		if len(f.there) == 0 || o != Spare && !f.there[o] {
 			f.owner[p] = Spare
+		}
+		if f.owner[p] == Spare {
 			free = append(free, p)
 		}
 	}
-	f.spread(free, Spare, have, f.owner)
+	f.spread(free, Spare, f.loads(), f.owner)
 }
 
+// loads returns how many parts each ordinal has.
+func (f *field) loads() []int {
+	loads := make([]int, len(f.weights))
+	for _, o := range f.owner {
+		if o != Spare {
+			loads[o]++
+		}
+	}
+	return loads
+}
+
+// seconds returns who gets each part if its owner leaves.
 func (f *field) seconds() []int {
-	parts, have := make([][]int, len(f.weights)), make([]int, len(f.weights))
+	parts := make([][]int, len(f.weights))
 	for p, o := range f.owner {
 		if o != Spare {
 			parts[o] = append(parts[o], p)
-			have[o]++
 		}
 	}
 	second := slices.Repeat([]int{Spare}, len(f.parts))
 	for o, own := range parts {
-		f.spread(own, o, have, second)
+		f.spread(own, o, f.loads(), second)
 	}
 	return second
 }
 
-// spread gives parts to those that run, but for one, that have so many already: at first to those that have too few.
+// spread gives parts to those that run, but for one, that have so many already.
 func (f *field) spread(parts []int, without int, have, into []int) {
-	if len(parts) == 0 {
-		return
-	}
 	var there []int
 	var total float64
-	for o, running := range f.running {
-		if running && o != without {
+	for o, is := range f.there {
+		if is && o != without {
 			there = append(there, o)
 			total += f.weights[o]
 		}
 	}
-	if len(there) == 0 {
+	if len(parts) == 0 || len(there) == 0 {
 		return
 	}
-	few, room := make([]int, len(f.weights)), make([]int, len(f.weights))
+	spare, room := make([]int, len(f.weights)), make([]int, len(f.weights)) // above the least, below the most
 	for _, o := range there {
 		lo, hi := f.bounds(o, total)
-		few[o] = max(lo-have[o], 0)
-		room[o] = max(hi-have[o], 0) - few[o]
-	}
-	parts = f.propose(parts, there, few, into)
-	for _, o := range there {
-		room[o] += few[o]
+		spare[o], room[o] = have[o]-lo, max(hi-have[o], 0)
 	}
 	f.propose(parts, there, room, into)
+	for _, p := range parts {
+		if into[p] != Spare {
+			spare[into[p]]++
+		}
+	}
+	f.even(parts, there, spare, into)
+}
+
+// proposal is a part that may go to an ordinal.
+type proposal struct {
+	part, to int
+	cost     float64
+}
+
+func (p proposal) compare(o proposal) int {
+	return cmp.Or(cmp.Compare(p.cost, o.cost), cmp.Compare(p.part, o.part), cmp.Compare(p.to, o.to))
 }
 
 // propose lets each part propose to the one that it prefers of those that have room. Whoever gets too many refuses
-// those that prefer it least, which then propose to others. It returns the parts for which there is no room.
-func (f *field) propose(parts, there, room, into []int) []int {
-	type proposal struct {
-		part, to int
-		cost     float64
-	}
+// those that prefer it least, which then propose to others.
+func (f *field) propose(parts, there, room, into []int) {
 	for len(parts) > 0 {
 		open := slices.DeleteFunc(slices.Clone(there), func(o int) bool { return room[o] == 0 })
-		if len(open) == 0 {
-			return parts
+		if len(open) == 0 { // somebody has more than the bounds allow, so the others have no room for the rest
+			open = there
+			for _, o := range there {
+				room[o]++
+			}
 		}
 		proposals := make([]proposal, len(parts))
 		for i, p := range parts {
@@ -335,19 +388,37 @@ func (f *field) propose(parts, there, room, into []int) []int {
 			}
 			proposals[i] = best
 		}
-		slices.SortFunc(proposals, func(a, b proposal) int { return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.part, b.part)) })
-		var refused []int
+		slices.SortFunc(proposals, proposal.compare)
+		parts = nil
 		for _, p := range proposals {
 			if room[p.to] == 0 {
-				refused = append(refused, p.part)
+				parts = append(parts, p.part)
 				continue
 			}
 			room[p.to]--
 			into[p.part] = p.to
 		}
-		parts = refused
 	}
-	return nil
+}
+
+// even gives parts to those that have less than the least, from those that have more: those that prefer them most.
+func (f *field) even(parts, there, spare, into []int) {
+	var proposals []proposal
+	for _, o := range there {
+		if spare[o] < 0 {
+			for _, p := range parts {
+				proposals = append(proposals, proposal{p, o, f.cost(p, o)})
+			}
+		}
+	}
+	slices.SortFunc(proposals, proposal.compare)
+	for _, p := range proposals {
+		if from := into[p.part]; spare[p.to] < 0 && from != Spare && spare[from] > 0 {
+			spare[from]--
+			spare[p.to]++
+			into[p.part] = p.to
+		}
+	}
 }
 
 // cost is low where a part prefers an ordinal: of all ordinals, each has the lowest as often as its weight says.

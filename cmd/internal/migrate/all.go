@@ -158,9 +158,6 @@ func (s summary) String() string {
 	return printed.Many(len(s.Databases), "database", "databases") + ": " + strings.Join(parts, ", ")
 }
 
-// named bounds how many databases an error names.
-const named = 20
-
 // err names the databases that are not as they should be, nil if there are none.
 func (s summary) err() error {
 	var names []string
@@ -173,15 +170,7 @@ func (s summary) err() error {
 		return nil
 	}
 	return fmt.Errorf("%s of %s: not migrated: %s: run it again when the causes are gone; it does what is left", printed.Number(len(names)),
-		printed.Many(len(s.Databases), "database", "databases"), list(names))
-}
-
-// list names some of the databases.
-func list(names []string) string {
-	if len(names) <= named {
-		return strings.Join(names, ", ")
-	}
-	return strings.Join(names[:named], ", ") + " and " + printed.Number(len(names)-named) + " more"
+		printed.Many(len(s.Databases), "database", "databases"), session.Some(names))
 }
 
 // progress tells of the databases as they come: a line for each that something was done to, and on a terminal how many
@@ -281,11 +270,11 @@ func statusAll(ctx context.Context, s *session.Session, parallel int, out output
 		return err
 	}
 	if strict && len(behind) > 0 {
-		return fmt.Errorf("%w: %s: run: outbox migrate up --all", schema.ErrOutdated, list(behind))
+		return fmt.Errorf("%w: %s: run: outbox migrate up --all", schema.ErrOutdated, session.Some(behind))
 	}
 	if len(unread) > 0 {
 		return fmt.Errorf("%s of %s: could not be read: %s", printed.Number(len(unread)), printed.Many(len(all), "database", "databases"),
-			list(unread))
+			session.Some(unread))
 	}
 	return nil
 }

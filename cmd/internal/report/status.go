@@ -6,10 +6,13 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
+	"github.com/pgoutbox/outbox/internal/printed"
 )
 
 // DatabaseReport is the report of one of several databases.
@@ -18,45 +21,117 @@ type DatabaseReport struct {
 	*health.Report
 }
 
-// Status prints reports. With watch it is called again and again: the screen is cleared, JSON is one line.
-func Status(to output.Streams, out output.Format, watch, colours bool, reports []DatabaseReport) error {
-	if out == output.AsJSON {
+// Form is how reports are printed.
+type Form struct {
+	Out       output.Format
+	Watch     bool // again and again: the screen is cleared, JSON is one line
+	Colours   bool
+	All       bool // every database as a block, however many there are
+	Elsewhere int  // databases that other members of the fleet deliver from
+}
+
+// many is from how many databases on those that are well are counted, and not shown.
+const many = 20
+
+// attended is how many databases a table has that need somebody.
+const attended = 50
+
+// Status prints reports.
+func Status(to output.Streams, f Form, reports []DatabaseReport) error {
+	if f.Out == output.AsJSON {
 		var document any = reports
-		if len(reports) == 1 {
+		if len(reports) == 1 && f.Elsewhere == 0 {
 			document = reports[0].Report
 		}
-		if watch {
+		if f.Watch {
 			return output.JSONL(to.Stdout, []any{document})
 		}
 		return output.JSON(to.Stdout, document)
 	}
 	// One write, so that a watched screen doesn't flicker.
 	var b strings.Builder
-	if watch && output.IsTerminal(to.Stdout) {
+	if f.Watch && output.IsTerminal(to.Stdout) {
 		b.WriteString("\x1b[H\x1b[2J")
 	}
-	if len(reports) > 1 {
-		var states []string
-		sorted := WorstFirst(reports)
-		for _, r := range sorted {
-			states = append(states, r.Verdict.State.Word())
+	over := over(reports)
+	if len(reports)+f.Elsewhere > 1 {
+		fmt.Fprintln(&b, over.Sentence()+": "+counted(over, f.Elsewhere))
+	}
+	block := output.Streams{Stdout: &b, Stderr: &b}
+	if len(reports) > many && !f.All {
+		if err := attention(block, reports, over); err != nil {
+			return err
 		}
-		fmt.Fprintf(&b, "%d databases: %s", len(reports), count(states))
-		if !sorted[0].Verdict.State.OK() {
-			fmt.Fprintf(&b, "; the worst is %s", sorted[0].Name)
-		}
-		fmt.Fprintln(&b)
+		reports = nil
 	}
 	for _, r := range reports {
-		if len(reports) > 1 {
+		if over.Databases+f.Elsewhere > 1 {
 			fmt.Fprintf(&b, "\n%s: ", r.Name)
 		}
 		v := verbs.Status()
-		if err := (output.Streams{Stdout: &b, Stderr: &b}).Draw(v.Show(v.New(), r.Report), colours); err != nil {
+		if err := block.Draw(v.Show(v.New(), r.Report), f.Colours); err != nil {
 			return err
 		}
 	}
 	_, err := io.WriteString(to.Stdout, b.String())
+	return err
+}
+
+func over(reports []DatabaseReport) health.Several {
+	named := make([]health.Named, len(reports))
+	for i, r := range reports {
+		named[i] = health.Named{Name: r.Name, Verdict: r.Verdict}
+	}
+	return health.Over(named)
+}
+
+func counted(over health.Several, elsewhere int) string {
+	text := over.Counted()
+	if elsewhere > 0 {
+		text += ", " + printed.Number(elsewhere) + " with other members of the fleet"
+	}
+	return text
+}
+
+// attention lists the databases that need somebody.
+func attention(to output.Streams, reports []DatabaseReport, over health.Several) error {
+	if len(over.Need) == 0 {
+		_, err := fmt.Fprintln(to.Stdout, "one of them as a whole: outbox status --database NAME; all: --all")
+		return err
+	}
+	of := make(map[string]*health.Report, len(reports))
+	for _, r := range reports {
+		of[r.Name] = r.Report
+	}
+	fmt.Fprintln(to.Stdout)
+	t := output.NewTable(to.Stdout, "DATABASE", "STATE", "PENDING", "OLDEST", "CAUSE", "NEXT")
+	for _, n := range over.Need[:min(len(over.Need), attended)] {
+		var pending admin.Count
+		var waits time.Time
+		r := of[n.Name]
+		for _, d := range r.Destinations {
+			pending = pending.Plus(d.Pending)
+			if !d.Oldest.IsZero() && (waits.IsZero() || d.Oldest.Before(waits)) {
+				waits = d.Oldest
+			}
+		}
+		cause := n.Cause
+		if n.Destination != "" {
+			cause = n.Destination + ": " + cause
+		}
+		next := n.Remedy()
+		if n.Next != "" {
+			next = n.Next
+		}
+		t.Row(n.Name, n.State.Word(), pending, printed.Ago(r.At, waits), printed.Cut(cause, 80), next)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if more := len(over.Need) - attended; more > 0 {
+		fmt.Fprintf(to.Stdout, "and %s more\n", printed.Number(more))
+	}
+	_, err := fmt.Fprintln(to.Stdout, "\none of them as a whole: outbox status --database NAME; all: --all")
 	return err
 }
 

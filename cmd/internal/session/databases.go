@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +20,8 @@ type database struct {
 	name         string   // "" if the configuration has no other
 	destinations []string // of the configuration
 	open         func(context.Context) (Runner, error)
-	runner       Runner // nil if it isn't open
+	runner       Runner  // nil if it isn't open
+	server       *server // nil: there is one database
 }
 
 // Databases are those that the flags, the environment or the configuration name. If there are several and a destination
@@ -40,24 +40,28 @@ func (s *Session) Databases(ctx context.Context, destination string) (Databases,
 		all = having
 	}
 	var list Databases
+	of := make(map[string]*server)
 	for _, at := range all {
-		list = append(list, &database{name: at.Name, destinations: at.Destinations, open: func(ctx context.Context) (Runner, error) {
+		server := s.serverOf(of, at)
+		open := func(ctx context.Context) (Runner, error) {
 			conn, err := s.operateOn(ctx, at)
 			return Direct{conn}, err
-		}})
+		}
+		list = append(list, &database{name: at.Name, destinations: at.Destinations, server: server, open: open})
 	}
 	return list, nil
 }
 
 // Result is what a verb returned for one database.
 type Result struct {
-	Name  string // "" if the configuration has no other
-	Value any
-	Err   error
+	Name      string // "" if the configuration has no other
+	Value     any
+	Err       error
+	Elsewhere bool // the relay that was asked delivers nothing from it: others do
 }
 
-// Run runs a verb on all databases at once. Each has a time limit of its own, so that one which hangs costs the others
-// nothing.
+// Run runs a verb on all databases, some of each server at once. Each has a time limit of its own, so that one which
+// hangs costs the others nothing.
 func (all Databases) Run(ctx context.Context, v verbs.Verb, params any) []Result {
 	results := make([]Result, len(all))
 	var running sync.WaitGroup
@@ -67,7 +71,7 @@ func (all Databases) Run(ctx context.Context, v verbs.Verb, params any) []Result
 			if r, ok := value.(*health.Report); ok && err == nil {
 				r.Expect(d.destinations)
 			}
-			results[i] = Result{d.name, value, err}
+			results[i] = Result{Name: d.name, Value: value, Err: err}
 		})
 	}
 	running.Wait()
@@ -82,10 +86,14 @@ func (all Databases) Close() {
 }
 
 func (d *database) run(ctx context.Context, v verbs.Verb, params any) (any, error) {
+	if err := d.server.begin(ctx); err != nil {
+		return nil, err
+	}
 	limited, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	value, err := d.try(limited, v, params)
-	if err != nil {
+	d.server.end(err)
+	if err != nil || d.server.crowded() {
 		d.close()
 		if limited.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %v: %w", v.Timeout, err)
@@ -126,7 +134,7 @@ func Failed(results []Result) error {
 	case len(results) == 1:
 		return exit.ErrPrinted // the verdict names the cause
 	}
-	return fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(results), strings.Join(names, ", "))
+	return fmt.Errorf("%d of %d databases could not be asked: %s", len(names), len(results), Some(names))
 }
 
 // Unreachable reports whether it is the database that can't be reached, and not a server's API.

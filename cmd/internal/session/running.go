@@ -28,6 +28,7 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 	}
 	defer r.Close()
 	at := r.base.JoinPath("readyz")
+	at.RawQuery = "all=true"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,68 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/admin/verbs"
+	"github.com/pgoutbox/outbox/cmd/internal/report"
+)
+
+// Known is what the relay of --server knows of all its databases, without asking them: a report of each. several is
+// false where there is no server, or a database is named, or the server has only one. Unless whole is true, those that
+// are well have little more than their verdicts.
+func (s *Session) Known(ctx context.Context, whole bool) (results []Result, several bool, err error) {
+	if s.Server() == "" || s.databaseName != "" {
+		return nil, false, nil
+	}
+	r, err := s.remote(s.Server())
+	if err != nil {
+		return nil, false, err
+	}
+	defer r.Close()
+	at := r.base.JoinPath(report.KnownPath)
+	if whole {
+		at.RawQuery = url.Values{"whole": {"true"}}.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, false, err
+	}
+	r.login(request)
+	answer, err := r.client.Do(request)
+	if err != nil {
+		var where *url.Error
+		if errors.As(err, &where) {
+			err = where.Err
+		}
+		return nil, false, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
+			"there (http.listen)", r.base, err)
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound: // it has one, and is asked for that
+		return nil, false, nil
+	default:
+		_, err := rest.Result(verbs.Status(), answer)
+		return nil, false, err
+	}
+	var known report.KnownDatabases
+	if err := json.NewDecoder(answer.Body).Decode(&known); err != nil {
+		return nil, false, fmt.Errorf("read the server's answer: %w", err)
+	}
+	for _, db := range known.Databases {
+		results = append(results, Result{Name: db.Name, Value: db.Report, Elsewhere: db.Elsewhere})
+	}
+	if !slices.ContainsFunc(results, func(r Result) bool { return !r.Elsewhere }) {
+		return nil, false, fmt.Errorf("the relay at %s delivers from none of its %d databases: ask another member of its fleet",
+			r.base, len(results))
+	}
+	return results, true, nil
+}
