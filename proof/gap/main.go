@@ -41,7 +41,7 @@ type options struct {
 	rounds, rate             int
 }
 
-// faults are what happens to the relay that owns the destination. Each returns when the relay may be started again.
+// faults are what happens to the relay that owns the destination.
 var faults = map[string]func(b *bed, owner *rig.Relay) error{
 	"kill":   func(_ *bed, owner *rig.Relay) error { return owner.Kill() },
 	"stop":   func(_ *bed, owner *rig.Relay) error { return owner.Signal(syscall.SIGTERM) },

@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/lease"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -79,12 +80,20 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}
 	}
+	// What a session asks first is asked once before: the server has its statements and its catalogue ready then. A fault
+	// that this finds is found again when the lease is taken, if somebody hasn't repaired it by then.
+	_ = schema.Intact(preparing, conn)
+	_, _ = controls.Read(preparing, conn, s.destination, 1)
 	writing := &lease.Link{Conn: conn}
 	if writing.Server, err = cursors.Server(preparing, conn); err != nil {
 		return nil, err
 	}
 	for {
-		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups, true)
+		var reading *comingReader
+		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups, func() (undo func()) {
+			reading = s.comingReader(ctx, writing)
+			return reading.hangUp
+		})
 		if errors.Is(err, errLayout) {
 			session, err := s.regroup(ctx, writing)
 			if session != nil || err != nil {
@@ -95,6 +104,6 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.start(ctx, writing, row, since)
+		return s.start(ctx, writing, row, since, reading)
 	}
 }
