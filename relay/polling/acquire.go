@@ -80,8 +80,8 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}
 	}
-	// What a session asks first is asked once before: the server has its statements and its catalogue ready then. A fault
-	// that this finds is found again when the lease is taken, if somebody hasn't repaired it by then.
+	// What a session asks first is asked once before: the server has its statements and its catalogue ready then. A
+	// fault that this finds is found again when the lease is taken, unless somebody has repaired it by then.
 	_ = schema.Intact(preparing, conn)
 	_, _ = controls.Read(preparing, conn, s.destination, 1)
 	writing := &lease.Link{Conn: conn}

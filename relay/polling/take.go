@@ -214,10 +214,10 @@ var errLayout = errors.New("polling: another number of shard groups")
 // the lock at once, and takes the lease before it expires. Between the waits it looks whether the lease has expired: a
 // process that is frozen, or cut off, still has the lock.
 //
-// If the lock can't be had, the lease is taken without it (see lease.Lease). prepare is called before, and undo if the
-// lease isn't taken after all; nil means that conn isn't the connection that writes, so it won't keep the lock. since is
-// when the statement that took the lease was sent. take returns errLayout if the destination has another number of shard
-// groups.
+// If the lock can't be had, the lease is taken without it (see lease.Lease). prepare is called before, and undo if
+// the lease isn't taken after all; nil means that conn isn't the connection that writes, so it won't keep the lock.
+// since is when the statement that took the lease was sent. take returns errLayout if the destination has another
+// number of shard groups.
 func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int,
 	prepare func() (undo func())) (row cursors.Row, since time.Time, err error) {
 	lock, waitingFor := lease.LockOf(s.destination, group), ""
