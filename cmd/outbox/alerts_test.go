@@ -116,6 +116,13 @@ func wellFor(but ...series) []series {
 		// What is well with another database hides nothing.
 		{`outbox_backlog_read_timestamp_seconds{database="other"}`, "0+60x1800"},
 		{`outbox_segments_kept{database="other"}`, "0x1800"},
+		{`outbox_lease_held{database="",destination="kafka",shard_group="0"}`, "100x1800"},
+		{`outbox_fleet_parts{choice="first",instance="a"}`, "51x1800"},
+		{`outbox_fleet_parts{choice="first",instance="b"}`, "49x1800"},
+		{`outbox_fleet_parts{choice="first",instance="spare"}`, "0x1800"},
+		{`outbox_fleet_members`, "2x1800"},
+		{`outbox_fleet_frozen`, "0x1800"},
+		{`outbox_discovery_withheld_databases{source="shop"}`, "0x1800"},
 		{`outbox_messages_unselected_total`, "0x1800"},
 		{`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0x1800"},
 	}
@@ -148,6 +155,11 @@ func TestEachAlertFiresInItsFaultAndIsSilentOtherwise(t *testing.T) {
 		"OutboxUnread":                     {`outbox_backlog_read_timestamp_seconds{database="default"}`, "0x1800"},
 		"OutboxSlotRetains/kafka":          {`outbox_slot_retained_bytes{destination="kafka"}`, "20e9x1800"},
 		"OutboxSegmentsKept":               {`outbox_segments_kept{database="default"}`, "2x1800"},
+		"OutboxFleetUnowned":               {`outbox_lease_held{database="",destination="kafka",shard_group="0"}`, "99x1800"},
+		"OutboxFleetFrozen":                {`outbox_fleet_frozen`, "1x1800"},
+		"OutboxFleetMemberGone":            {`outbox_fleet_members`, "2x210 1x1800"},
+		"OutboxFleetUneven":                {`outbox_fleet_parts{choice="first",instance="b"}`, "1x1800"},
+		"OutboxDiscoveryWithheld":          {`outbox_discovery_withheld_databases{source="shop"}`, "7x1800"},
 		"OutboxUnselected":                 {`outbox_messages_unselected_total`, "0+1x1800"},
 		"OutboxNotificationsDropped/kafka": {`outbox_notifications_total{destination="kafka",channel="webhook",result="dropped"}`, "0+1x1800"},
 	}

@@ -198,6 +198,8 @@ discover:
 		return command(t, d.folder, nil, "fleet", "plan", "--config", file, "--server", "http://"+address)
 	}
 	plan().want(exitOK, "3 databases, 2 withheld", "b ", "c ")
+	counted := []string{"OUTBOX_FLEET_COUNT=2", "OUTBOX_FLEET_ORDINAL=0"}
+	command(t, d.folder, counted, "fleet", "plan", "--config", file, "-o", "json").want(exitOK, `"members": [`, `"ordinal `)
 	c.Exec("INSERT INTO tenants VALUES ('bad', 'mysql://nothing')")
 	plan().want(exitError, "1 left out", "can't be delivered from")
 	c.Exec("DELETE FROM tenants WHERE name = 'bad'")

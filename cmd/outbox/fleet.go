@@ -3,8 +3,10 @@ package main
 import "github.com/spf13/cobra"
 
 func (a *app) fleetCommand() *cobra.Command {
-	return group(&cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "fleet",
-		Short: "Plan the databases of all relays",
-	}, a.fleetPlanCommand())
+		Short: "Show who has what in a fleet, and plan its databases",
+	}, a.fleetPlanCommand(), a.fleetPartsCommand(), a.fleetMovesCommand())
+	a.fleetOverview(cmd)
+	return cmd
 }

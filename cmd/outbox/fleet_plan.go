@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/load"
 	"github.com/pgoutbox/outbox/cmd/internal/discover"
+	"github.com/pgoutbox/outbox/cmd/internal/fleet"
 	"github.com/pgoutbox/outbox/cmd/internal/output"
 	"github.com/pgoutbox/outbox/cmd/internal/session"
 	"github.com/pgoutbox/outbox/internal/printed"
@@ -31,6 +32,8 @@ from. It changes nothing. With --server it compares them with those of a relay t
   removed   no source has it any more: it drains and ends
   withheld  no source has it any more, and the relay keeps it, because more vanish at once than max_vanish allows
   left out  a source has it, and it can't be delivered from as the source says
+
+In a fleet, MEMBERS are those that deliver from each: as the relay of --server knows them, or by fleet.count.
 
 What is withheld goes when max_vanish of its source allows it: change that, have the relay read its configuration again
 (SIGHUP), and set it back. Or start the relay again: then it knows of no other.
@@ -71,6 +74,7 @@ type planned struct {
 	Source       string   `json:"source,omitempty"` // that it was discovered by
 	Change       string   `json:"change,omitempty"`
 	Destinations []string `json:"destinations,omitempty"`
+	Members      []string `json:"members,omitempty"` // that deliver from it
 	Reason       string   `json:"reason,omitempty"`
 }
 
@@ -100,7 +104,47 @@ func (a *app) plan(ctx context.Context, sets []string) (*plan, error) {
 	for i := range sources {
 		sources[i].Error = a.Redact(sources[i].Error)
 	}
-	return newPlan(cfg.All(), sources, running), nil
+	p := newPlan(cfg.All(), sources, running)
+	var members []fleet.Member
+	if f := loaded.Config.Fleet; f != nil && f.Home.URL.Empty() {
+		for ordinal := range f.Count {
+			members = append(members, fleet.Member{Name: fmt.Sprintf("ordinal %d", ordinal), Ordinal: ordinal})
+		}
+	}
+	if running != nil && running.Members != nil {
+		members = running.Members
+	}
+	p.place(cfg.All(), members)
+	return p, nil
+}
+
+// place notes on which members of a fleet the databases are.
+func (p *plan) place(databases []config.Effective, members []fleet.Member) {
+	if len(members) == 0 {
+		return
+	}
+	var parts []fleet.Part
+	for _, db := range databases {
+		for _, d := range db.Destinations {
+			for group := range d.ShardGroups {
+				parts = append(parts, fleet.Part{Database: db.Name, Destination: d.Name, Group: group})
+			}
+		}
+	}
+	names := make(map[int]string)
+	for _, m := range members {
+		names[m.Ordinal] = m.Name
+	}
+	of := make(map[string][]string)
+	for part, choice := range fleet.Place(parts, members) {
+		if name := names[choice.First]; choice.First != fleet.Spare && !slices.Contains(of[part.Database], name) {
+			of[part.Database] = append(of[part.Database], name)
+		}
+	}
+	for i, db := range p.Databases {
+		p.Databases[i].Members = of[db.Name]
+		slices.Sort(p.Databases[i].Members)
+	}
 }
 
 // newPlan compares databases with those of a relay that runs, unless that is nil.
@@ -186,9 +230,10 @@ func (p *plan) print(to output.Streams) error {
 		return nil
 	}
 	fmt.Fprintln(to.Stdout)
-	table := output.NewTable(to.Stdout, "DATABASE", "SOURCE", "DESTINATIONS", "CHANGE", "REASON")
+	table := output.NewTable(to.Stdout, "DATABASE", "SOURCE", "DESTINATIONS", "MEMBERS", "CHANGE", "REASON")
 	for _, db := range p.Databases {
-		table.Row(db.Name, cmp.Or(db.Source, "-"), cmp.Or(strings.Join(db.Destinations, ","), "-"), cmp.Or(db.Change, "-"), db.Reason)
+		list := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "-") }
+		table.Row(db.Name, cmp.Or(db.Source, "-"), list(db.Destinations), list(db.Members), cmp.Or(db.Change, "-"), db.Reason)
 	}
 	return table.Flush()
 }

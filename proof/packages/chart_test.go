@@ -45,6 +45,11 @@ var variants = map[string]struct{ values, part, beside string }{
 	"database.secret":   {values: oneDestination + "database: {secret: s}", part: "secretName: s,"},
 	"database.key":      {values: oneDestination + "database: {key: k}", part: "value: /run/secrets/database/k}"},
 	"databases":         {values: withDatabases, part: "url_file: /run/secrets/databases/orders"},
+	"discoverSecret":    {values: oneDestination + "discoverSecret: tenants", part: "path: /run/secrets/discovered"},
+	"fleet.enabled":     {values: oneDestination + "fleet: {enabled: true}", part: "kind: StatefulSet"},
+	"fleet.home.secret": {values: oneDestination + "fleet: {enabled: true, home: {secret: s}}", part: "secretName: s,"},
+	"fleet.home.key": {values: oneDestination + "fleet: {enabled: true, home: {secret: s, key: k}}",
+		part: "value: /run/secrets/fleet/k}"},
 	"migrate.enabled":   {values: oneDestination + "migrate: {enabled: true}", part: "kind: Job"},
 	"migrate.secret":    {values: oneDestination + "migrate: {enabled: true, secret: s}", part: "secretName: s,"},
 	"migrate.grants":    {values: oneDestination + "migrate: {enabled: true, grants: {relay: r}}", part: "- --relay=r"},
@@ -193,9 +198,12 @@ func TestTheChartSaysWhatIsMissing(t *testing.T) {
 		"replicas: 1":                 "config.destinations is empty",
 		"databases: [{name: orders}]": "config.destinations is empty",
 		"config: {destinations: []}":  "config.destinations is empty",
-		oneDestination + "ingress: {enabled: true, hosts: [a.example]}": "it needs config.http.api: true",
-		withUsers + "ingress: {enabled: true}":                          "ingress.hosts is empty",
-		"config: {databases_dir: /databases}\nmigrate: {enabled: true}": "migrate.enabled needs databases",
+		oneDestination + "ingress: {enabled: true, hosts: [a.example]}":  "it needs config.http.api: true",
+		withUsers + "ingress: {enabled: true}":                           "ingress.hosts is empty",
+		"config: {databases_dir: /databases}\nmigrate: {enabled: true}":  "migrate.enabled needs databases",
+		"config: {discover: [{name: c, cluster: {}}]}":                   "config.destinations is empty",
+		oneDestination + "fleet: {enabled: true}\nkeda: {enabled: true}": "keda.enabled needs fleet.home.secret",
+		oneDestination + "discoverSecret: s\nkeda: {enabled: true}":      "keda.max is not given",
 	} {
 		if out := refused(t, values); !strings.Contains(out, want) {
 			t.Errorf("%q: want %q:\n%s", values, want, out)
@@ -221,8 +229,8 @@ keda: {enabled: true}
 func TestTheChartRunsRelaysOfSeveralDatabases(t *testing.T) {
 	t.Parallel()
 	found := objects(t, rendered(t, severalDatabases))
-	config, _ := found["ConfigMap"].at("data", "outbox.yaml").(string)
-	validateSeveral(t, found["Deployment"], config, map[string]string{"/run/secrets/elsewhere/url": "postgres://relay@db/elsewhere"})
+	place(t, found, found["Deployment"], map[string]map[string]string{"outbox-database": {"orders": "postgres://relay@db/orders"},
+		"billing-database": {"url": "postgres://relay@db/billing"}, "elsewhere": {"url": "postgres://relay@db/elsewhere"}}).validates()
 	for want, at := range map[any][]any{
 		"outbox-database":  {0, "secret", "name"},
 		"orders":           {0, "secret", "items", 0, "key"},
@@ -262,35 +270,9 @@ func TestTheChartRunsRelaysOfSeveralDatabases(t *testing.T) {
 	run(t, t.TempDir(), nil, rigtest.Binary(t), "migrate", "grants", "--relay=outbox", "--viewer=grafana", "--writer=w", "--consumer=c")
 }
 
-// validateSeveral checks that a Deployment mounts what a configuration of several databases names, that nothing in its
-// environment names a single one, and that the relay takes the configuration.
-func validateSeveral(t *testing.T, deployment object, config string, other map[string]string) {
+// kustomizeBelow is the path to the repository's kustomizations from a folder.
+func kustomizeBelow(t *testing.T, dir string) string {
 	t.Helper()
-	dir := t.TempDir()
-	pod := object(deployment.at("spec", "template", "spec").(map[string]any))
-	if env := pod.at("containers", 0, "env"); env != nil {
-		t.Errorf("the environment is %v", env)
-	}
-	if at := pod.at("containers", 0, "volumeMounts", 1, "mountPath"); at != "/run/secrets/databases" {
-		t.Errorf("mounted is %v", at)
-	}
-	for _, name := range []string{"orders", "billing"} {
-		at := "/run/secrets/databases/" + name
-		if !strings.Contains(config, "url_file: "+at+"\n") {
-			t.Errorf("the configuration doesn't name %s:\n%s", at, config)
-		}
-		config = strings.ReplaceAll(config, at+"\n", file(t, []byte("postgres://relay@db/"+name), dir, name)+"\n")
-	}
-	for at, url := range other {
-		config = strings.ReplaceAll(config, at, file(t, []byte(url), dir, filepath.Base(filepath.Dir(at))))
-	}
-	validate(t, file(t, []byte(config), dir, "outbox.yaml"))
-}
-
-// An overlay as docs/install.md has it.
-func TestTheBaseOfKustomizeRunsRelaysOfSeveralDatabases(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
 	deploy, err := filepath.Abs(filepath.Join(top, "deploy/kustomize"))
 	if err != nil {
 		t.Fatal(err)
@@ -299,6 +281,14 @@ func TestTheBaseOfKustomizeRunsRelaysOfSeveralDatabases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return below
+}
+
+// An overlay as docs/install.md has it.
+func TestTheBaseOfKustomizeRunsRelaysOfSeveralDatabases(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	below := kustomizeBelow(t, dir)
 	overlay := regexp.MustCompile("(?s)```yaml [^\n]*overlay[^\n]*\n(.*?)```").FindSubmatch(read(t, top, "docs/install.md"))
 	if overlay == nil {
 		t.Fatal("docs/install.md has no overlay")
@@ -315,54 +305,5 @@ databases:
       url_file: /run/secrets/databases/billing
 `), dir, "outbox.yaml")
 	found := objects(t, run(t, dir, nil, servers.Tool(t, "kustomize"), "build", "."))
-	config, _ := found["ConfigMap"].at("data", "outbox.yaml").(string)
-	validateSeveral(t, found["Deployment"], config, nil)
-	secret := found["Secret"].at("metadata", "name")
-	if mounted := found["Deployment"].at("spec", "template", "spec", "volumes", 1, "secret", "secretName"); mounted != secret {
-		t.Errorf("mounted is %v, and there is %v", mounted, secret)
-	}
-}
-
-// The drop-in of systemd takes away what the relay refuses beside a list, and gives each database its file.
-func TestTheUnitRunsARelayOfSeveralDatabases(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	environment := map[string]string{"CREDENTIALS_DIRECTORY": dir}
-	credentials := map[string]string{}
-	for _, name := range []string{"outbox.service", "databases.conf"} {
-		for line := range strings.Lines(string(read(t, top, "deploy/systemd", name))) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			switch key {
-			case "Environment":
-				variable, text, _ := strings.Cut(value, "=")
-				environment[variable] = strings.ReplaceAll(text, "%d", dir)
-			case "UnsetEnvironment":
-				delete(environment, value)
-			case "LoadCredential":
-				if value == "" {
-					clear(credentials)
-					continue
-				}
-				id, from, _ := strings.Cut(value, ":")
-				credentials[id] = from
-			}
-		}
-	}
-	var env []string
-	for name, value := range environment {
-		env = append(env, name+"="+value)
-	}
-	said := regexp.MustCompile(`(?m)^#   database: (\{.*\})$`).FindSubmatch(read(t, top, "deploy/systemd/databases.conf"))
-	if said == nil {
-		t.Fatal("the drop-in doesn't say what outbox.yaml has")
-	}
-	config := "destinations: [{name: out, broker: {stdout: {}}}]\ndatabases:\n"
-	for id := range credentials {
-		file(t, []byte("postgres://relay@db/"+id), dir, id)
-		config += "  - {name: " + id + ", database: " + strings.ReplaceAll(string(said[1]), "/orders", "/"+id) + "}\n"
-	}
-	if len(credentials) != 2 {
-		t.Errorf("the credentials are %v", credentials)
-	}
-	validate(t, file(t, []byte(config), dir, "outbox.yaml"), env...)
+	place(t, found, found["Deployment"], nil).validates()
 }

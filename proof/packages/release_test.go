@@ -113,7 +113,8 @@ func TestAReleaseHasTheSameBytesTwiceAndWhatItShould(t *testing.T) {
 		for _, want := range []string{"lib/systemd/system/outbox.service", "share/man/man1/outbox-dead-requeue.1.gz",
 			"share/bash-completion/completions/outbox", "share/fish/vendor_completions.d/outbox.fish", "share/zsh/" + zsh + "/_outbox",
 			"share/doc/outbox/copyright", "share/doc/outbox/examples/outbox.yaml",
-			"share/doc/outbox/examples/databases.conf"} {
+			"share/doc/outbox/examples/databases.conf", "share/doc/outbox/examples/discover.conf",
+			"share/doc/outbox/examples/fleet.conf"} {
 			read(t, root, "usr", want)
 		}
 		if info, err := os.Stat(filepath.Join(root, "etc/outbox")); err != nil || !info.IsDir() {

@@ -95,8 +95,13 @@ func (d *Daemon) connect(ctx context.Context, u *unit, served bool) (err error) 
 
 // databases are those that are served, for each other's consoles.
 func (d *Daemon) databases() (list []console.Database) {
+	var members map[string]string
+	if d.member != nil {
+		members = d.member.owners()
+	}
 	for _, u := range *d.routed.Load() {
-		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere()}
+		db := console.Database{Name: u.Name, Report: &health.Report{}, Elsewhere: u.watch.elsewhere(),
+			Member: members[u.Name]}
 		if !db.Elsewhere {
 			db.Report, db.Age = u.watch.summary()
 		}

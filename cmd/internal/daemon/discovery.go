@@ -103,13 +103,13 @@ func (d *Daemon) ready(units []*unit, all bool) (ready bool, body map[string]any
 		if !away {
 			here++
 		}
-		if r.Ready {
+		if !away && r.Ready {
 			well++
 		}
 		return readyPage{r, u.settings()}, r.Ready || away
 	})
 	sources, complete, _ := d.discovered()
-	ready = well > 0 || len(units) == 0 && complete
+	ready = well > 0 || here == 0 && (len(units) > 0 || complete)
 	body = map[string]any{"ready": ready, "databases": named,
 		"counts": map[string]int{"databases": len(units), "here": here, "ready": well}}
 	if len(sources) > 0 {

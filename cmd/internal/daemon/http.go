@@ -106,6 +106,9 @@ func (d *Daemon) route() {
 	})
 	if d.member != nil {
 		mux.Handle("GET /fleet", d.member.handler())
+		if d.cfg.HTTP.API {
+			mux.HandleFunc("GET "+report.FleetPath, d.fleet)
+		}
 	}
 	// Exemplars are part of OpenMetrics alone.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))

@@ -15,15 +15,7 @@ func (d *Daemon) known(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	caller, err := d.gate.Load().caller(r)
 	if err != nil {
-		status := http.StatusUnauthorized
-		if errors.Is(err, rest.ErrForbidden) {
-			status = http.StatusForbidden
-		} else {
-			w.Header().Set("WWW-Authenticate", challenge)
-		}
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(rest.Problem{Title: http.StatusText(status), Status: status, Detail: err.Error()})
+		refuse(w, err)
 		return
 	}
 	whole := r.URL.Query().Get("whole") == "true"
@@ -50,6 +42,19 @@ func (d *Daemon) known(w http.ResponseWriter, r *http.Request) {
 	answer.Sentence, answer.States = over.Sentence(), over.Counts
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // the client has gone
+}
+
+// refuse answers somebody who may not ask.
+func refuse(w http.ResponseWriter, err error) {
+	status := http.StatusUnauthorized
+	if errors.Is(err, rest.ErrForbidden) {
+		status = http.StatusForbidden
+	} else {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(rest.Problem{Title: http.StatusText(status), Status: status, Detail: err.Error()})
 }
 
 // probed is how many databases the body of a probe names, the worst first. A probe is asked every few seconds.

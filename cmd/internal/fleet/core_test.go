@@ -115,6 +115,9 @@ func TestASpareTakesTheOrdinalOfOneThatLeaves(t *testing.T) {
 	v := w.read()
 	v.Parts, v.Holds, v.Leaving = w.parts, w.holds["b'"], true
 	w.write(w.cfgs["b'"], w.cores["b'"].Next(v))
+	if step := w.next("a'"); !slices.Equal(step.Run, w.holds["a'"]) {
+		t.Error("its parts move to second choices before")
+	}
 	w.next("d'")
 	if got := w.ordinal("d'"); got != 1 {
 		t.Fatalf("it has the ordinal %d", got)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,6 +15,46 @@ import (
 	"github.com/pgoutbox/outbox/cmd/internal/report"
 )
 
+// Ask asks the relay of --server for a path of its API.
+func (s *Session) Ask(ctx context.Context, path string) ([]byte, error) {
+	answer, close, err := s.ask(ctx, path, "")
+	if err != nil {
+		return nil, err
+	}
+	defer close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return io.ReadAll(answer.Body)
+	case http.StatusNotFound:
+		return nil, fmt.Errorf("the relay at %s is in no fleet, or serves no API (http.api)", s.Server())
+	}
+	_, err = rest.Result(verbs.Status(), answer)
+	return nil, err
+}
+
+func (s *Session) ask(ctx context.Context, path, query string) (answer *http.Response, close func(), err error) {
+	r, err := s.remote(s.Server())
+	if err != nil {
+		return nil, nil, err
+	}
+	at := r.base.JoinPath(path)
+	at.RawQuery = query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.login(request)
+	if answer, err = r.client.Do(request); err != nil {
+		var where *url.Error
+		if errors.As(err, &where) {
+			err = where.Err
+		}
+		return nil, nil, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
+			"there (http.listen)", r.base, err)
+	}
+	return answer, func() { _ = answer.Body.Close(); r.Close() }, nil
+}
+
 // Known is what the relay of --server knows of all its databases, without asking them: a report of each. several is
 // false where there is no server, or a database is named, or the server has only one. Unless whole is true, those that
 // are well have little more than their verdicts.
@@ -21,30 +62,15 @@ func (s *Session) Known(ctx context.Context, whole bool) (results []Result, seve
 	if s.Server() == "" || s.databaseName != "" {
 		return nil, false, nil
 	}
-	r, err := s.remote(s.Server())
-	if err != nil {
-		return nil, false, err
-	}
-	defer r.Close()
-	at := r.base.JoinPath(report.KnownPath)
+	query := ""
 	if whole {
-		at.RawQuery = url.Values{"whole": {"true"}}.Encode()
+		query = "whole=true"
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	answer, close, err := s.ask(ctx, report.KnownPath, query)
 	if err != nil {
 		return nil, false, err
 	}
-	r.login(request)
-	answer, err := r.client.Do(request)
-	if err != nil {
-		var where *url.Error
-		if errors.As(err, &where) {
-			err = where.Err
-		}
-		return nil, false, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
-			"there (http.listen)", r.base, err)
-	}
-	defer answer.Body.Close()
+	defer close()
 	switch answer.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound: // it has one, and is asked for that
@@ -62,7 +88,7 @@ func (s *Session) Known(ctx context.Context, whole bool) (results []Result, seve
 	}
 	if !slices.ContainsFunc(results, func(r Result) bool { return !r.Elsewhere }) {
 		return nil, false, fmt.Errorf("the relay at %s delivers from none of its %d databases: ask another member of its fleet",
-			r.base, len(results))
+			s.Server(), len(results))
 	}
 	return results, true, nil
 }

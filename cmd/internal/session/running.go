@@ -1,12 +1,15 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+
+	"github.com/pgoutbox/outbox/cmd/internal/fleet"
 )
 
 // Running is what a relay with several databases says of itself at /readyz.
@@ -18,6 +21,8 @@ type Running struct {
 		Source   string   `json:"source"`
 		Withheld []string `json:"withheld"`
 	} `json:"discovery"`
+
+	Members []fleet.Member `json:"-"` // of its fleet, if it is in one
 }
 
 // Running asks the relay of --server which databases it has.
@@ -27,11 +32,28 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 		return nil, err
 	}
 	defer r.Close()
-	at := r.base.JoinPath("readyz")
-	at.RawQuery = "all=true"
+	var running Running
+	if _, err := r.read(ctx, "readyz", &running); err != nil || running.Databases == nil {
+		return nil, cmp.Or(err, fmt.Errorf("%s does not list databases: is it a relay whose configuration has databases or "+
+			"discover?", r.base))
+	}
+	var of struct {
+		Members []fleet.Member `json:"members"`
+	}
+	found, err := r.read(ctx, "fleet", &of)
+	if found {
+		running.Members = of.Members
+	}
+	return &running, err
+}
+
+// read reads what the port answers at a path, and reports whether there is anything.
+func (r remote) read(ctx context.Context, path string, into any) (found bool, err error) {
+	at := r.base.JoinPath(path)
+	at.RawQuery = "all=true" // and not those alone that need a look
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	r.login(request)
 	answer, err := r.client.Do(request)
@@ -40,13 +62,15 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 		if errors.As(err, &where) {
 			err = where.Err
 		}
-		return nil, fmt.Errorf("no answer from the relay at %s: %w: check --server, and that a relay listens there (http.listen)",
+		return false, fmt.Errorf("no answer from the relay at %s: %w: check --server, and that a relay listens there (http.listen)",
 			r.base, err)
 	}
 	defer answer.Body.Close()
-	var running Running
-	if err := json.NewDecoder(answer.Body).Decode(&running); err != nil || running.Databases == nil {
-		return nil, fmt.Errorf("%s does not list databases: is it a relay whose configuration has databases or discover?", at)
+	if answer.StatusCode == http.StatusNotFound {
+		return false, nil
 	}
-	return &running, nil
+	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
+		return false, fmt.Errorf("%s/%s is no answer of a relay: check --server", r.base, path)
+	}
+	return true, nil
 }

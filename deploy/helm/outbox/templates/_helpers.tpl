@@ -25,9 +25,16 @@ labels:
 {{ .Values.serviceAccount.name | default (ternary (include "outbox.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{- /* Not empty where the configuration has a list of databases: the relay then refuses the address of a single one. */}}
+{{- /* Not empty where the configuration has a list of databases, or discovers them: the relay then refuses the address of
+a single one. */}}
 {{- define "outbox.several" -}}
-{{ if or .Values.databases .Values.config.databases .Values.config.databases_dir }}yes{{ end }}
+{{- $config := .Values.config }}
+{{- if or .Values.databases .Values.discoverSecret $config.databases $config.databases_dir $config.discover (not .Values.database.secret) }}yes{{ end }}
+{{- end }}
+
+{{- /* Not empty where relays of a fleet know by numbers who they are, because they have no home. */}}
+{{- define "outbox.ordinals" -}}
+{{- if and .Values.fleet.enabled (not .Values.fleet.home.secret) }}yes{{ end }}
 {{- end }}
 
 {{- /* The configuration, in which each of databases has the file that is mounted for it. */}}
@@ -47,6 +54,10 @@ labels:
 {{- end }}
 {{- range $config.databases }}{{ if not (has .name $mounted) }}{{ $list = append $list . }}{{ end }}{{ end }}
 {{- if $list }}{{ $_ := set $config "databases" $list }}{{ end }}
+{{- if .Values.discoverSecret }}
+  {{- $folder := dict "name" "secret" "folder" (dict "path" "/run/secrets/discovered") }}
+  {{- $_ := set $config "discover" (append ($config.discover | default list) $folder) }}
+{{- end }}
 {{- toYaml $config }}
 {{- end }}
 
