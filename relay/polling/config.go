@@ -55,6 +55,10 @@ type SnapshotConfig struct {
 	// committed something.
 	Wake <-chan struct{}
 
+	// FirstEmpty makes Next return an empty batch if the first poll of a session finds nothing, so that its caller
+	// learns that nothing has piled up.
+	FirstEmpty bool
+
 	// Logger reports changes of ownership; nil: slog.Default.
 	Logger *slog.Logger
 }

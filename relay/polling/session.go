@@ -58,6 +58,8 @@ type snapshotSession struct {
 	inVain     time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
 	foundAt    time.Time     // when a poll last found something
 	alarm      *alarm
+	nothing    bool // the first poll has found nothing, and Next has not returned since
+	looked     bool // the first poll is over
 }
 
 var _ relay.Coupled = (*snapshotSession)(nil)
@@ -221,6 +223,10 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 			err = s.drain(ctx)
 		default:
 			pg, err = s.poll(ctx, size)
+			if s.nothing {
+				s.nothing = false
+				return relay.Batch{}, err // the caller learns that nothing has piled up
+			}
 		}
 		if err != nil {
 			return relay.Batch{}, err
@@ -340,6 +346,7 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 		s.mu.Lock()
 		s.cursor.base = found.next
 		s.mu.Unlock()
+		s.nothing, s.looked = s.source.cfg.FirstEmpty && !s.looked, true
 		return nil, nil
 	}
 

@@ -14,6 +14,7 @@ func (c *Config) Check(r *findings.Report, unopened bool) {
 	r.Check(namePattern.MatchString(c.Name), "name", "%q is no name; %s", c.Name, nameRule)
 	c.HTTP.check(r, c.Databases)
 	c.Telemetry.check(r)
+	c.Limits.check(r)
 	c.Fleet.check(r)
 	files := make(map[string]string)
 	if c.Several() {

@@ -23,6 +23,7 @@ type Config struct {
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
 	Telemetry    Telemetry     `json:"telemetry" jsonschema:"Traces of what is sent. Spans are made of messages whose trace is sampled."`
+	Limits       Limits        `json:"limits" jsonschema:"What this process may use, for all of its databases together."`
 	Fleet        *Fleet        `json:"fleet" jsonschema:"Equal processes that share the databases. None: this process delivers from all of them, or stands by."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
 	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify and destinations at the top level are their defaults."`
@@ -47,6 +48,7 @@ type Retention struct {
 func (c *Config) SetDefaults() {
 	c.Log = Log{Level: "info", Format: "auto"}
 	c.HTTP = HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: rest.CredentialHeaders(), Metrics: Metrics{Databases: 100, Worst: 20}}
+	c.Limits.SetDefaults()
 	c.Retention = Retention{Enabled: true, Interval: retention.Defaults().Interval}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/internal/dial"
 )
 
@@ -50,7 +51,10 @@ func explain(err error, cfg *pgx.ConnConfig, origin string) error {
 	}
 	var pgErr *pgconn.PgError
 	var dns *net.DNSError
+	var full *bounds.ErrConnections
 	switch {
+	case errors.As(err, &full):
+		return full
 	case errors.As(err, &pgErr) && (pgErr.Code == "28P01" || pgErr.Code == "28000"):
 		return fmt.Errorf("PostgreSQL at %s refuses user %q: %s: check user and password in %s, and the server's pg_hba.conf",
 			where, cfg.User, pgErr.Message, origin)

@@ -29,7 +29,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 		}
 	}()
 	cfg := u.cfg.HTTP
-	operators, err := pool(ctx, u.conn, "outbox api "+u.cfg.Name)
+	operators, err := pool(ctx, u.aside(), "outbox api "+u.cfg.Name)
 	if err != nil {
 		return nil, closePools, fmt.Errorf("the API's connections to the database: %w", err)
 	}
@@ -41,6 +41,7 @@ func (u *unit) openAPI(ctx context.Context, access func(*http.Request) (rest.Cal
 			return nil, closePools, errors.New("database.viewer_url can't be used as a database URL such as postgres://user:password@host:5432/database")
 		}
 		viewer.RuntimeParams["client_encoding"] = "UTF8"
+		viewer.DialFunc = u.sessions.DialAside(viewer.DialFunc)
 		viewers, err := pool(ctx, viewer, "outbox viewer "+u.cfg.Name)
 		if err != nil {
 			return nil, closePools, fmt.Errorf("the API's connections for viewers: %w", err)

@@ -49,6 +49,8 @@ func New(databases []Database, options Options) (*Daemon, error) {
 	}
 	d := &Daemon{options: options, logger: options.Logger, cfg: cfg, registry: prometheus.NewRegistry(), wanted: databases,
 		reloads: make(chan reload), done: make(chan struct{})}
+	d.options.limits = newLimits(d.cfg.Limits)
+	options = d.options
 	d.process = newProcess(newBook(d.registry, ""), options)
 	newFindings(newBook(d.registry, ""), options.Discovery)
 	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })

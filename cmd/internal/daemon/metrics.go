@@ -119,6 +119,7 @@ type process struct {
 func newProcess(b *book, o Options) *process {
 	build := b.gauge("build_info", "1, with this program's build as labels.", "version", "revision", "goversion", "schema")
 	build.WithLabelValues(o.Version, o.Revision, runtime.Version(), strconv.Itoa(schema.Latest())).Set(1)
+	newUsed(b, o.limits)
 	b.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &process{spans: b.counter("spans_total",
 		"Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+

@@ -31,7 +31,7 @@ func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	newNotifications(config.Config{}, "", m, nil)
 	newStates(m.book, nil)
 	p := newBook(prometheus.NewRegistry(), "")
-	newProcess(p, Options{})
+	newProcess(p, Options{limits: newLimits(config.Limits{})})
 	newFleetMetrics(p)
 	newSums(p, 0, nil)
 	m.entries = append(m.entries, p.entries...)

@@ -36,6 +36,8 @@ type Options struct {
 
 	// Logger is required.
 	Logger *slog.Logger
+
+	limits *limits // the process's; nil: none
 }
 
 // Database is one to deliver from.

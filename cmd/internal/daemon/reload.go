@@ -26,6 +26,7 @@ func (d *Daemon) Reload(next config.Config, databases []Database) error {
 	for i := range databases { // the process's stay those that it began with
 		c := &databases[i].Config
 		c.Name, c.HTTP, c.Telemetry, c.Log, c.Fleet = d.cfg.Name, d.cfg.HTTP, d.cfg.Telemetry, d.cfg.Log, d.cfg.Fleet
+		c.Limits = d.cfg.Limits
 	}
 	r := reload{databases, make(chan struct{})}
 	select {
@@ -45,7 +46,7 @@ func (d *Daemon) fixed(next config.Config, databases int) (names []string) {
 		name     string
 		old, new any
 	}{{"name", old.Name, new.Name}, {"http", old.HTTP, new.HTTP}, {"telemetry", old.Telemetry, new.Telemetry},
-		{"fleet", old.Fleet, new.Fleet}, {"log.format", old.Log.Format, new.Log.Format},
+		{"limits", old.Limits, new.Limits}, {"fleet", old.Fleet, new.Fleet}, {"log.format", old.Log.Format, new.Log.Format},
 		{"databases in place of database", d.options.Several, d.options.Several || databases > 1}} {
 		if !reflect.DeepEqual(s.old, s.new) {
 			names = append(names, s.name)

@@ -47,6 +47,7 @@ func OpenSource(conn *pgx.ConnConfig, name string, registration *registration.Re
 			LagObjective: c.Objective(),
 			Settings:     settingsOf(c),
 			Logger:       logger,
+			FirstEmpty:   true, // its turn to catch up ends
 		}
 		if r := c.Replication; r != nil {
 			cfg := r.Library()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,8 +15,10 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/rest"
+	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/console"
 	"github.com/pgoutbox/outbox/relay"
@@ -36,6 +39,9 @@ type unit struct {
 	options Options
 	logger  *slog.Logger
 	served  bool // on the port
+
+	sessions *bounds.Client // its part in the bound on connections
+	yields   yielding       // whether it is to give them back
 
 	registration *registration.Registration
 
@@ -77,6 +83,7 @@ func newUnit(db Database, m *metrics, clients *brokers.Pool, options Options) (*
 		u.logger = u.logger.With("database", db.Name)
 	}
 	u.metrics = m
+	u.bound()
 	if err := u.assemble(); err != nil {
 		u.release()
 		return nil, err
@@ -93,11 +100,11 @@ func (u *unit) displayName() string {
 }
 
 func (u *unit) assemble() error {
-	monitor := u.conn.Copy()
+	monitor := u.aside()
 	monitor.RuntimeParams["application_name"] = "outbox monitor " + u.cfg.Name
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connect.Open(ctx, monitor, "the configuration") }
 	u.watch = newWatch(u.cfg.Name, u.metrics, u.logger, connect)
-	u.watch.database = u.displayName()
+	u.watch.database, u.watch.crowded = u.displayName(), u.sessions.Crowded
 	if !u.metrics.shared {
 		newStates(u.metrics.book, func() map[string]health.Verdict { return u.watch.health().Destinations })
 	}
@@ -194,10 +201,16 @@ func (u *unit) work(ctx context.Context) error {
 		u.watch.borrows(u.registration.Lend)
 		defer u.watch.borrows(nil)
 	}
-	err := u.deliver(ctx)
-	if ctx.Err() == nil && !u.placed.fixed && u.registration != nil {
+	turn, stop := u.yields.until(ctx)
+	err := u.deliver(turn)
+	yields := ctx.Err() == nil && errors.Is(context.Cause(turn), errYield)
+	stop()
+	if ctx.Err() == nil && (yields || !u.placed.fixed) && u.registration != nil {
 		u.registration.Close()
 		u.registration = nil
+	}
+	if yields {
+		return u.yield(ctx)
 	}
 	return err
 }
@@ -266,7 +279,7 @@ func (u *unit) awaitDatabase(ctx context.Context) error {
 		}
 		u.logger.Warn("the database can't be used yet, and is tried again", "error", err, "pause", pause)
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause/2 + rand.N(pause)): // databases of one server don't come back together
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -324,11 +337,16 @@ func (u *unit) purge(ctx context.Context, c config.Destination) {
 
 func (u *unit) runPart(ctx context.Context, p part) error {
 	c := p.destination
+	yields := newYielding()
+	share := u.options.limits.memory.Share(yields.ask)
+	defer share.Close()
 	logger := p.logger
 	if c.ShardGroups > 1 {
 		logger = logger.With("shard_group", p.group)
 	}
-	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, c, p.group, logger)
+	read := c
+	read.Delivery.MaxInFlightBytes = scalar.Size(4 * u.options.limits.memory.PageBytes(c.PageBytes())) // a page is a quarter
+	source, err := OpenSource(u.conn, u.cfg.Name, u.registration, read, p.group, logger)
 	if err != nil {
 		return err
 	}
@@ -346,17 +364,19 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 	if p.broker.Coupled != nil {
 		source = p.broker.Coupled.Source(source)
 	}
+	source = u.limit(source, share)
 	engine := paced(c)
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(u.metrics.label(c.Name))
-	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)) }), engine)
+	calls := &calls{}
+	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)); calls.add(n) }), engine)
 	if err != nil {
 		return err
 	}
-	return r.Run(ctx)
+	return runInTurns(ctx, r, yields, calls)
 }
 
 // checkDatabase refuses what no waiting cures, while somebody still looks at the terminal.

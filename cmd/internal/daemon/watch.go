@@ -28,7 +28,8 @@ type watch struct {
 	relay        string
 	database     string // that commands name; "" for the only one
 	destinations []string
-	outbox       bool // a destination reads it, so it has to be there; otherwise the tables alone are looked at
+	outbox       bool        // a destination reads it, so it has to be there; otherwise the tables alone are looked at
+	crowded      func() bool // whether others wait for a session with the server
 	metrics      *metrics
 	history      *console.History
 	logger       *slog.Logger
@@ -67,7 +68,8 @@ const (
 
 func newWatch(relay string, m *metrics, logger *slog.Logger, conn func(context.Context) (*pgx.Conn, error)) *watch {
 	return &watch{conn: conn, relay: relay, metrics: m, history: console.NewHistory(), logger: logger,
-		report: &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable),
+		crowded: func() bool { return false },
+		report:  &health.Report{}, live: make(map[shardGroup]health.Live), tables: make(map[shardGroup]func() health.OwnTable),
 		leads: true, wake: make(chan struct{}, 1)}
 }
 
@@ -202,7 +204,7 @@ func (w *watch) run(ctx context.Context) {
 		began := time.Now()
 		var ok bool
 		conn, ok = w.look(ctx, conn)
-		took, pause := time.Since(began), lookAgain
+		took, pause := time.Since(began), lookAgain/2+rand.N(lookAgain) // databases of one server don't come back together
 		if ok {
 			if w.jobs() {
 				select {
@@ -214,6 +216,10 @@ func (w *watch) run(ctx context.Context) {
 			pause = max(min(max(w.every(), 20*took), health.ReadWithin-2*took), time.Second)
 			if first { // databases that began together don't go on together
 				pause, first = max(rand.N(pause), time.Second), false
+			}
+			if conn != nil && w.crowded() { // the connection is needed elsewhere
+				connect.Close(conn)
+				conn = nil
 			}
 		}
 		select {

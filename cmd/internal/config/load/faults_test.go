@@ -57,6 +57,7 @@ func TestEachFaultIsReportedWithItsPlace(t *testing.T) {
 		{"unknown key, typing error", minimal + "databse: {}\nlog: {levle: info}\n", none},
 		{"unknown key, swapped letters", "database: {ulr: postgres://db}\n" + noDatabase, none},
 		{"unknown key, belongs elsewhere", minimal + "batch: 1\n", none},
+		{"limits", minimal + "limits: {connections_per_server: 7, in_flight: -1, in_flight_bytes: 1kB, catch_ups: -1}\n", none},
 		{"unknown key, nothing near", minimal + "log: {colour: true}\n", none},
 		{"unknown key where nothing can be set", configtest.Destination("broker: {stdout: {colour: true}}"), none},
 		{"unknown broker", configtest.Destination("broker: {kakfa: {}}"), none},
