@@ -13,17 +13,20 @@ type event struct {
 	// do begins it. It returns how many moves can't be avoided, and how many times as many are allowed; NaN: any
 	// number.
 	do    func(*simulation) (ideal, most float64)
-	rolls bool // each part moves at most twice
+	rolls bool                   // each part moves at most twice
+	fits  func(*simulation) bool // nil: always
 }
 
 func events() []event {
 	return []event{
 		{name: "kill -9, back under its name", do: func(s *simulation) (float64, float64) { return s.killed(true, 8*time.Second) }},
 		{name: "kill -9, another one comes", do: func(s *simulation) (float64, float64) { return s.killed(false, 40*time.Second) }},
-		{name: "one member less", do: (*simulation).less},
-		{name: "kill -9, nobody comes", do: (*simulation).fewer},
-		{name: "one member more", do: (*simulation).more},
-		{name: "several members more", do: (*simulation).grow},
+		{name: "one member less", do: (*simulation).less, fits: (*simulation).large},
+		{name: "kill -9, nobody comes", do: (*simulation).fewer, fits: (*simulation).large},
+		{name: "one member more", do: func(s *simulation) (float64, float64) { return s.join(1) },
+			fits: func(s *simulation) bool { return len(s.procs) < s.members*4/3 }},
+		{name: "several members more", do: func(s *simulation) (float64, float64) { return s.join(s.members*4/3 - len(s.procs)) },
+			fits: func(s *simulation) bool { return len(s.procs) < s.members }},
 		{name: "one is frozen", do: func(s *simulation) (float64, float64) {
 			s.freeze(s.one(), 100*time.Millisecond+s.within(40*time.Second))
 			return math.NaN(), 0
@@ -104,8 +107,8 @@ func (s *simulation) startAs(name string, weight float64) *process {
 	return p
 }
 
-// small reports whether there are so few members that none may leave for good.
-func (s *simulation) small() bool { return len(s.procs) <= max(s.members*2/3, 2) }
+// large reports whether there are so many members that one may leave for good.
+func (s *simulation) large() bool { return len(s.procs) > max(s.members*2/3, 2) }
 
 // leavers are the parts that move if the one with an ordinal leaves: its own, and those dealt to ordinals that have
 // nobody, and are the last ones then.
@@ -134,9 +137,6 @@ func (s *simulation) leavers(p *process) float64 {
 }
 
 func (s *simulation) less() (ideal, most float64) {
-	if s.small() {
-		return s.more()
-	}
 	p := s.one()
 	ideal = s.leavers(p)
 	s.stop(p, nil)
@@ -144,27 +144,10 @@ func (s *simulation) less() (ideal, most float64) {
 }
 
 func (s *simulation) fewer() (ideal, most float64) {
-	if s.small() {
-		return s.more()
-	}
 	p := s.one()
 	ideal = s.leavers(p)
 	s.kill(p)
 	return ideal, 1.3
-}
-
-func (s *simulation) more() (ideal, most float64) {
-	if len(s.procs) >= s.members*4/3 {
-		return s.less()
-	}
-	return s.join(1)
-}
-
-func (s *simulation) grow() (ideal, most float64) {
-	if len(s.procs) >= s.members {
-		return s.less()
-	}
-	return s.join(s.members*4/3 - len(s.procs))
 }
 
 func (s *simulation) join(n int) (ideal, most float64) {

@@ -62,7 +62,7 @@ func (p Placement) Shares(ordinal int) (first, second []Part) {
 const Version = 1
 
 // least and most bound what a member has, compared with its share by weight.
-const least, most = 0.87, 1.13
+const least, most = 0.88, 1.12
 
 // Place chooses who runs each part. Its result depends on nothing but the sets of parts and members: it is the same in
 // every process. Spares have no influence.

@@ -745,6 +745,9 @@ func (s *simulation) run(day time.Duration) error {
 	s.check("the start")
 	for s.err == nil && s.clock < day {
 		e := events()[s.rng.IntN(len(events()))]
+		if e.fits != nil && !e.fits(s) {
+			continue
+		}
 		s.moves, s.placed = 0, map[Part]int{}
 		s.say("EVENT: %s", e.name)
 		ideal, most := e.do(s)
