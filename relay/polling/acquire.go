@@ -89,11 +89,7 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		return nil, err
 	}
 	for {
-		var reading *comingReader
-		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups, func() (undo func()) {
-			reading = s.comingReader(ctx, writing)
-			return reading.hangUp
-		})
+		row, since, err := s.take(ctx, conn, s.cfg.Group, s.cfg.Groups, true)
 		if errors.Is(err, errLayout) {
 			session, err := s.regroup(ctx, writing)
 			if session != nil || err != nil {
@@ -104,6 +100,6 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.start(ctx, writing, row, since, reading)
+		return s.start(ctx, writing, row, since)
 	}
 }

@@ -126,7 +126,7 @@ func (s *regroupSession) take(ctx context.Context, group, groups int) (row curso
 		return row, since, err
 	}
 	defer dial.HangUp(conn)
-	return s.source.take(ctx, conn, group, groups, nil)
+	return s.source.take(ctx, conn, group, groups, false)
 }
 
 func (s *regroupSession) Next(ctx context.Context, limit int) (relay.Batch, error) {

@@ -35,20 +35,22 @@ func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	return lease.Connect(ctx, cfg, name)
 }
 
-// start begins a session with a lease that was just taken.
-func (s *Snapshot) start(ctx context.Context, writing *lease.Link, row cursors.Row, since time.Time,
-	reading *comingReader) (*snapshotSession, error) {
+// start begins a session with a lease that was just taken. It reads on the connection of the registration, if it can,
+// and writes on that with which it has taken the lease, until it has nothing to do.
+func (s *Snapshot) start(ctx context.Context, writing *lease.Link, row cursors.Row, since time.Time) (*snapshotSession, error) {
 	session, err := s.session(ctx, writing, row, since, 0)
 	if err != nil {
-		reading.hangUp()
 		return nil, err
 	}
-	if session.reader, err = reading.await(); err != nil {
+	if session.reader = s.sharedReader(ctx, writing, session.pool, row.Group, row.Groups); session.reader == nil {
+		session.reader, err = s.reader(ctx, writing, session.pool, row.Group, row.Groups)
+	}
+	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
 		return nil, errors.Join(err, session.lease.Release(closing, session.position))
 	}
-	session.pool = session.reader.pool
+	session.setApart(true)
 	return session, nil
 }
 
@@ -87,34 +89,6 @@ func (s *Snapshot) lookAgain(ctx context.Context, l *lease.Lease) error {
 	return l.Query(func(conn *pgx.Conn) error { return cursors.RefuseSequence(ctx, conn, s.destination) })
 }
 
-// comingReader is a reader that connects while the lease is taken: a server needs longer for that than for the lease.
-type comingReader struct {
-	connected chan struct{} // closed when the others are set
-	reader    *reader
-	err       error
-}
-
-func (s *Snapshot) comingReader(ctx context.Context, writing *lease.Link) *comingReader {
-	c := &comingReader{connected: make(chan struct{})}
-	go func() {
-		defer close(c.connected)
-		c.reader, c.err = s.reader(ctx, writing, &messages.Pool{}, s.cfg.Group, s.cfg.Groups)
-	}()
-	return c
-}
-
-func (c *comingReader) await() (*reader, error) {
-	<-c.connected
-	return c.reader, c.err
-}
-
-// hangUp is called instead of await.
-func (c *comingReader) hangUp() {
-	if r, err := c.await(); err == nil {
-		r.hangUp()
-	}
-}
-
 // reader connects a reader to the server that is written to: one address can lead to several servers, and the snapshots
 // of a standby would lose messages.
 func (s *Snapshot) reader(ctx context.Context, writing *lease.Link, pool *messages.Pool, group, groups int) (_ *reader, err error) {
@@ -132,8 +106,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *lease.Link, pool *messag
 		return nil, err
 	}
 	if here != writing.Server {
-		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
-			"or add target_session_attrs=read-write")
+		return nil, lease.ErrServer
 	}
 	return newReader(ctx, conn, pool, s.destination, group, groups)
 }
@@ -214,12 +187,11 @@ var errLayout = errors.New("polling: another number of shard groups")
 // the lock at once, and takes the lease before it expires. Between the waits it looks whether the lease has expired: a
 // process that is frozen, or cut off, still has the lock.
 //
-// If the lock can't be had, the lease is taken without it (see lease.Lease). prepare is called before, and undo if
-// the lease isn't taken after all; nil means that conn isn't the connection that writes, so it won't keep the lock.
-// since is when the statement that took the lease was sent. take returns errLayout if the destination has another
-// number of shard groups.
+// writes means that conn is the connection that writes, which keeps the lock. If the lock can't be had, the lease is
+// taken without it (see lease.Lease). since is when the statement that took it was sent. take returns errLayout if the
+// destination has another number of shard groups.
 func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int,
-	prepare func() (undo func())) (row cursors.Row, since time.Time, err error) {
+	writes bool) (row cursors.Row, since time.Time, err error) {
 	lock, waitingFor := lease.LockOf(s.destination, group), ""
 	for {
 		if row, err = s.look(ctx, conn, group, groups); err != nil {
@@ -246,18 +218,10 @@ func (s *Snapshot) take(ctx context.Context, conn *pgx.Conn, group, groups int,
 		if others && !got {
 			continue
 		}
-		undo := func() {}
-		if prepare != nil {
-			undo = prepare()
-		}
 		since = time.Now()
-		row.Locked = got && prepare != nil
+		row.Locked = got && writes
 		taken, err := s.quickly(ctx, func(ctx context.Context) (bool, error) { return s.tryTake(ctx, conn, &row, got) })
-		if taken && err == nil {
-			return row, since, nil
-		}
-		undo()
-		if err != nil {
+		if taken || err != nil {
 			return row, since, err
 		}
 		if got { // another relay was faster

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -28,10 +29,13 @@ type member struct {
 	metrics fleetMetrics
 	nudge   chan struct{} // a part has started or ended
 
-	mu    sync.Mutex
-	units map[string]*unit
-	parts []fleet.Part // of the configuration
-	news  home.News    // the last
+	standByEvery time.Duration
+
+	mu      sync.Mutex
+	units   map[string]*unit
+	parts   []fleet.Part        // of the configuration
+	news    home.News           // the last
+	filling map[fleet.Part]bool // what this member runs as the second choice
 }
 
 // fleetMetrics are those of a process in a fleet.
@@ -68,7 +72,8 @@ func newMember(cfg config.Config, b *book, options Options) (*member, error) {
 	if cfg.Fleet == nil {
 		return nil, nil
 	}
-	m := &member{cfg: *cfg.Fleet, name: cfg.Name, logger: options.Logger, metrics: newFleetMetrics(b), nudge: make(chan struct{}, 1)}
+	m := &member{cfg: *cfg.Fleet, name: cfg.Name, logger: options.Logger, metrics: newFleetMetrics(b), nudge: make(chan struct{}, 1),
+		standByEvery: cmp.Or(options.standByEvery, standByEvery), filling: make(map[fleet.Part]bool)}
 	for _, cause := range []string{causeStart, causeJoin, causeLeave, causeDeath, causeShare} {
 		m.metrics.moves.WithLabelValues(cause)
 	}
@@ -98,9 +103,15 @@ func newMember(cfg config.Config, b *book, options Options) (*member, error) {
 
 // run is a member until ctx ends.
 func (m *member) run(ctx context.Context) {
-	if m.home != nil {
-		m.home.Run(ctx)
+	if m.home == nil {
+		return
 	}
+	looking, end := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	looks.Go(func() { m.standBy(looking) })
+	defer looks.Wait()
+	defer end()
+	m.home.Run(ctx)
 }
 
 // serve takes over which units there are, for which databases. Units that aren't of the configuration any more end by
@@ -172,9 +183,28 @@ func (m *member) take(news home.News) {
 	defer m.mu.Unlock()
 	before := m.news
 	m.news = news
+	second := make(map[fleet.Part]bool, len(news.StandBy))
+	for _, p := range news.StandBy {
+		second[p] = true
+	}
+	maps.DeleteFunc(m.filling, func(p fleet.Part, _ bool) bool { return !second[p] })
+	m.apply(before)
+	if news.Ordinal != before.Ordinal {
+		m.logger.Info("ordinal in the fleet", "fleet", m.cfg.Name, "ordinal", news.Ordinal)
+	}
+	if news.Conflict != "" && news.Conflict != before.Conflict {
+		m.logger.Error("another member has this one's ordinal, so this one delivers nothing: give each another fleet.ordinal", "fleet",
+			m.cfg.Name, "member", news.Conflict, "ordinal", m.cfg.Ordinal)
+	}
+	m.measure()
+}
+
+// apply has the units do what the last news says. mu is held.
+func (m *member) apply(before home.News) {
+	news := m.news
 	choices := make(map[fleet.Part]choice, len(news.Run)+len(news.StandBy))
-	if m.home == nil { // nobody tells this process when another one is dead
-		for _, p := range news.StandBy {
+	for _, p := range news.StandBy {
+		if m.home == nil || m.filling[p] { // without a home nobody tells this process when another one is dead
 			choices[p] = secondChoice
 		}
 	}
@@ -208,14 +238,6 @@ func (m *member) take(news home.News) {
 	if over > 0 {
 		m.logger.Info("parts are other members' now: each is handed over when its new one waits for it", "fleet", m.cfg.Name, "parts", over)
 	}
-	if news.Ordinal != before.Ordinal {
-		m.logger.Info("ordinal in the fleet", "fleet", m.cfg.Name, "ordinal", news.Ordinal)
-	}
-	if news.Conflict != "" && news.Conflict != before.Conflict {
-		m.logger.Error("another member has this one's ordinal, so this one delivers nothing: give each another fleet.ordinal", "fleet",
-			m.cfg.Name, "member", news.Conflict, "ordinal", m.cfg.Ordinal)
-	}
-	m.measure()
 	if m.home != nil {
 		m.home.Moved(moves)
 	}

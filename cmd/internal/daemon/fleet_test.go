@@ -32,6 +32,7 @@ type fleetRig struct {
 	databases []testdb.DB
 	section   config.Fleet
 	noHome    bool
+	standBy   time.Duration
 }
 
 func newFleet(t *testing.T, databases int) *fleetRig {
@@ -66,7 +67,7 @@ func (f *fleetRig) join(name string, address func(*pgx.ConnConfig) *pgx.ConnConf
 		}))
 	}
 	m := &fleetMember{many: &many{t: f.t, out: f.out}, name: name}
-	options := Options{Several: true, Stdout: f.out, Logger: slog.New(slog.DiscardHandler)}
+	options := Options{Several: true, Stdout: f.out, standByEvery: f.standBy, Logger: slog.New(slog.DiscardHandler)}
 	if !f.noHome {
 		options.Home = address(f.home.Config())
 	}
@@ -403,5 +404,41 @@ func TestWithoutAHomeOrdinalsPlaceTheParts(t *testing.T) {
 	f.section.Ordinal = 1
 	members[1] = f.join("m-1", nil)
 	await.Until(t, "it has them back", shared)
+	tr.settle()
+}
+
+// A part whose first choice lives and can't reach the database is delivered by its second choice meanwhile.
+func TestTheSecondChoiceDeliversWhatTheFirstCannotReach(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 2)
+	f.standBy = 300 * time.Millisecond
+	proxies := make(map[string]*testnet.Proxy)
+	for _, db := range f.databases {
+		proxies[db.Config().Database] = testnet.New(t, addressOf(db.Config()))
+	}
+	cut := func(c *pgx.ConnConfig) *pgx.ConnConfig {
+		if p := proxies[c.Database]; p != nil {
+			return to(t, c, p.Addr())
+		}
+		return c
+	}
+	one, two := f.join("one", cut), f.join("two", nil)
+	f.settled("two members", one, two)
+	tr := f.flow(20 * time.Millisecond)
+	for _, p := range proxies {
+		p.Refuse(true)
+		p.Cut()
+	}
+	owner := `SELECT coalesce((SELECT owner FROM outbox.cursors WHERE lease_until > clock_timestamp()), '')`
+	await.Until(t, "the other one has both", func() bool {
+		return f.databases[0].Value(owner) == "two" && f.databases[1].Value(owner) == "two"
+	})
+	if p := one.page(); p.First == 0 {
+		t.Errorf("it is not the first choice of any: %+v", p)
+	}
+	for _, p := range proxies {
+		p.Refuse(false)
+	}
+	f.settled("it has its part back", one, two)
 	tr.settle()
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,8 +26,9 @@ type Options struct {
 	// Home is the address of the fleet's home. It is nil where the configuration has no fleet, or one without a home.
 	Home *pgx.ConnConfig
 
-	placed   bool          // each part runs where it is placed; otherwise all parts run
-	starting chan struct{} // has as much room as units may begin at once; nil: there is no bound
+	placed       bool          // each part runs where it is placed; otherwise all parts run
+	standByEvery time.Duration // how often a second choice looks at a database; 0 is the constant of this name
+	starting     chan struct{} // has as much room as units may begin at once; nil: there is no bound
 
 	// Stdout gets the messages of destinations with the broker stdout.
 	Stdout io.Writer

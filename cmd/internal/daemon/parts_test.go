@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config"
 	"github.com/pgoutbox/outbox/internal/await"
@@ -128,6 +129,10 @@ func TestAPartIsKeptUntilItsNextOwnerWaits(t *testing.T) {
 	m, _ := placedBy(t, "one", &lines{came: make(chan struct{}, 1)}, everything, from("db", db.Config(), nil))
 	m.send(db, "first")
 	m.place(func(string, int) choice { return elsewhere })
+	time.Sleep(10 * handOverPause) // it has looked by now
+	if got := db.Value(`SELECT owner FROM outbox.cursors WHERE lease_until > clock_timestamp()`); got != "one" {
+		t.Fatalf("the part is given up, and its owner is %q", got)
+	}
 	m.send(db, "second")
 	m.place(func(string, int) choice { return firstChoice })
 	m.send(db, "third")

@@ -134,10 +134,12 @@ func (w *watch) rests() bool {
 }
 
 // holds reports whether a part's source is this process's.
-func (w *watch) holds(p part) bool {
+func (w *watch) holds(p part) bool { return w.holdsGroup(shardGroup{p.destination.Name, p.group}) }
+
+func (w *watch) holdsGroup(at shardGroup) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch relay.State(w.live[shardGroup{p.destination.Name, p.group}].State) {
+	switch relay.State(w.live[at].State) {
 	case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
 		return true
 	}

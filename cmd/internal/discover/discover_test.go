@@ -228,6 +228,8 @@ func TestWhatVanishesAtOnceIsKept(t *testing.T) {
 	f.Configure(f.load(strings.Replace(ofFolder, "'2'", "75%", 1)))
 	f.is("a", "b", "c", "d")
 	f.has("a")
+	less("..6") // the last one is not more than may vanish, and yet the end of all
+	f.has("a")
 	// A source that isn't in the configuration any more ends at once.
 	f.Configure(f.load("databases: [{name: x, database: {url: postgres://db/x}}]\n"))
 	f.is()
@@ -387,4 +389,48 @@ func TestTheDatabasesOfAClusterThatHaveTheSchemaAreFound(t *testing.T) {
 	f.has(base, base+"_a", base+"_late", base+"_renamed")
 	db.Exec("DROP DATABASE " + base + "_a WITH (FORCE)")
 	f.has(base, base+"_late", base+"_renamed")
+}
+
+// While Kubernetes replaces the files again and again, a look has those of one version, or fails.
+func TestAFolderIsOfOneVersion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	version := func(n int) map[string]string {
+		files := map[string]string{}
+		for i := range 50 {
+			files[fmt.Sprintf("t%d", i)] = fmt.Sprintf("postgres://db/%d", n)
+		}
+		return files
+	}
+	swap(t, dir, "..0", version(0))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; n <= 100 && !t.Failed(); n++ {
+			swap(t, dir, fmt.Sprintf("..%d", n), version(n))
+		}
+	}()
+	defer func() { <-done }()
+	f := &folder{path: dir}
+	for looks := 0; ; {
+		items, err := f.look(t.Context(), nil)
+		if err == nil {
+			looks++
+			if len(items) != 50 {
+				t.Fatalf("%d of 50 files", len(items))
+			}
+			for _, it := range items {
+				if it.found.URL != items[0].found.URL {
+					t.Fatalf("%s and %s in one look", it.found.URL, items[0].found.URL)
+				}
+			}
+		}
+		select {
+		case <-done:
+			if looks > 0 && err == nil {
+				return
+			}
+		default:
+		}
+	}
 }

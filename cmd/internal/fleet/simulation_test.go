@@ -51,7 +51,7 @@ func TestADayOfFaultsAndRollouts(t *testing.T) {
 	}
 }
 
-// What the processes and servers of a simulation take, from measurements of real ones.
+// What the processes and servers of a simulation take. These are assumptions: nothing here measures real ones.
 const (
 	expiry     = 3 * time.Second // of a lease
 	renewal    = expiry / 3

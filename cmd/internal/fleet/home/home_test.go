@@ -2,6 +2,7 @@ package home
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -289,10 +290,13 @@ func TestALiveNamesakeIsRefused(t *testing.T) {
 	one := sit(t, db, "a", 0)
 	share(t, "it has all", one)
 	other := sit(t, db, "a", 0)
-	await.Until(t, "the other one says why it has nothing", func() bool {
+	await.Until(t, "the other one knows what it has", func() bool {
 		n := other.now()
-		return n.Err != nil && len(n.Run) == 0 && n.Frozen != ""
+		return n.Err != nil || len(n.Run) > 0
 	})
+	if n := other.now(); !errors.Is(n.Err, ErrNamesake) || len(n.Run) > 0 || n.Frozen == "" {
+		t.Fatalf("it has joined: %+v", n)
+	}
 	one.end()
 	share(t, "it has its place", other)
 }
