@@ -187,6 +187,10 @@ func control(ctx context.Context, db DB, verb string, c Control, options Control
 		if c, err = pgx.CollectExactlyOneRow(rows, scanControl); err != nil {
 			return err
 		}
+		// A relay that rests doesn't look for controls until something calls it.
+		if _, err := tx.Exec(ctx, `SELECT pg_notify('outbox_wake', '')`); err != nil {
+			return err
+		}
 		detail := map[string]any{"target": c.Target}
 		if c.Rate > 0 {
 			detail["rate"] = c.Rate

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin/rest"
@@ -44,20 +45,13 @@ func New(options Options) (*Console, error) {
 			return nil, errors.New("console: a report needs its history")
 		}
 	}
-	c := &Console{base: &base{options: options, pages: pageTable(), files: map[string]file{}}, hub: sse.NewHub()}
+	c := &Console{base: &base{options: options, pages: pageTable()}, hub: sse.NewHub()}
 	if options.Databases == nil {
 		delete(c.pages, "databases")
 	}
-	list, err := assets.ReadDir("assets")
-	if err != nil {
+	var err error
+	if c.files, err = assetFiles(); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
-	}
-	for _, entry := range list {
-		text, err := assets.ReadFile("assets/" + entry.Name())
-		if err != nil {
-			return nil, fmt.Errorf("console: %w", err)
-		}
-		c.files[entry.Name()] = file{kinds[path.Ext(entry.Name())], text}
 	}
 	if options.Report == nil {
 		own := &poller{api: options.API, history: options.History}
@@ -71,6 +65,23 @@ func New(options Options) (*Console, error) {
 	c.handler = protection.Handler(http.HandlerFunc(c.route))
 	return c, nil
 }
+
+// assetFiles reads the assets once, for all consoles of a process.
+var assetFiles = sync.OnceValues(func() (map[string]file, error) {
+	list, err := assets.ReadDir("assets")
+	if err != nil {
+		return nil, err
+	}
+	files := make(map[string]file, len(list))
+	for _, entry := range list {
+		text, err := assets.ReadFile("assets/" + entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		files[entry.Name()] = file{kinds[path.Ext(entry.Name())], text}
+	}
+	return files, nil
+})
 
 // Close ends the streams, so that a server can be shut down.
 func (c *Console) Close() { c.hub.Close() }

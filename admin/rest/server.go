@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pgoutbox/outbox/admin"
@@ -104,9 +105,11 @@ type API struct {
 var _ http.Handler = (*API)(nil)
 
 // New makes the API.
-func New(options Options) (*API, error) { return newAPI(options, verbs.All()) }
+func New(options Options) (*API, error) { return newAPI(options, allEndpoints) }
 
-func newAPI(options Options, table []verbs.Verb) (*API, error) {
+var allEndpoints = sync.OnceValues(func() (*endpoints, error) { return newEndpoints(verbs.All()) })
+
+func newAPI(options Options, of func() (*endpoints, error)) (*API, error) {
 	if !settings.Given(options.DB) || options.Access == nil {
 		return nil, errors.New("rest: DB and Access are required")
 	}
@@ -121,38 +124,58 @@ func newAPI(options Options, table []verbs.Verb) (*API, error) {
 	}
 	settings.Default(&options.Logger, slog.Default()) // unbounded: each line is something that a person did
 	a := &API{options: options, hub: sse.NewHub(), running: make(chan struct{}, maxRunning)}
-	mux, protection := http.NewServeMux(), http.NewCrossOriginProtection()
+	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, refusal{http.StatusForbidden, "the request comes from another site"})
 	}))
-	a.handler = protection.Handler(mux)
+	served, err := of()
+	a.handler = protection.Handler(a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) { a.route(served, w, r, c) }))
+	return a, err
+}
+
+// endpoints are the paths of a table of verbs. They are the same for all servers, which share them.
+type endpoints struct {
+	description json.RawMessage
+	methods     map[string]string // by path
+	verbs       map[string]verbs.Verb
+}
+
+const (
+	descriptionPath = "/api/v1/openapi.json"
+	streamPath      = "/api/v1/status/stream"
+)
+
+func newEndpoints(table []verbs.Verb) (*endpoints, error) {
 	description, err := encode(Describe(table))
 	if err != nil {
 		return nil, fmt.Errorf("rest: describe the API: %w", err)
 	}
-	methods := map[string]string{"/api/v1/openapi.json": http.MethodGet, "/api/v1/status/stream": http.MethodGet}
-	mux.HandleFunc("GET /api/v1/openapi.json", a.authenticated(func(w http.ResponseWriter, _ *http.Request, _ Caller) {
-		write(w, http.StatusOK, "application/json", json.RawMessage(description))
-	}))
-	mux.HandleFunc("GET /api/v1/status/stream", a.authenticated(a.stream))
+	e := &endpoints{description: description, verbs: make(map[string]verbs.Verb, len(table)),
+		methods: map[string]string{descriptionPath: http.MethodGet, streamPath: http.MethodGet}}
 	for _, v := range table {
-		methods[v.Path()] = v.Method()
-		mux.HandleFunc(v.Method()+" "+v.Path(), a.authenticated(func(w http.ResponseWriter, r *http.Request, c Caller) {
-			a.verb(w, r, c, v)
-		}))
+		e.methods[v.Path()], e.verbs[v.Path()] = v.Method(), v
 	}
-	mux.HandleFunc("/", a.authenticated(func(w http.ResponseWriter, r *http.Request, _ Caller) {
-		if allowed := methods[r.URL.Path]; allowed != "" {
-			if allowed == http.MethodGet {
-				allowed += ", HEAD"
-			}
-			w.Header().Set("Allow", allowed)
-			refuse(w, refusal{http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %s, but for %s", r.URL.Path, r.Method, allowed)})
-			return
-		}
+	return e, nil
+}
+
+func (a *API) route(e *endpoints, w http.ResponseWriter, r *http.Request, c Caller) {
+	path, allowed := r.URL.Path, e.methods[r.URL.Path]
+	switch {
+	case allowed == "":
 		refuse(w, refusal{http.StatusNotFound, "there is no such path: GET /api/v1/openapi.json describes those that are"})
-	}))
-	return a, nil
+	case r.Method != allowed && !(allowed == http.MethodGet && r.Method == http.MethodHead):
+		if allowed == http.MethodGet {
+			allowed += ", HEAD"
+		}
+		w.Header().Set("Allow", allowed)
+		refuse(w, refusal{http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for %s, but for %s", path, r.Method, allowed)})
+	case path == descriptionPath:
+		write(w, http.StatusOK, "application/json", e.description)
+	case path == streamPath:
+		a.stream(w, r, c)
+	default:
+		a.verb(w, r, c, e.verbs[path])
+	}
 }
 
 // Close ends the streams, so that a server can be shut down.

@@ -64,7 +64,7 @@ func setup(t *testing.T, change func(*Options, []verbs.Verb)) *server {
 	if change != nil {
 		change(&options, table)
 	}
-	if s.api, err = newAPI(options, table); err != nil {
+	if s.api, err = newAPI(options, func() (*endpoints, error) { return newEndpoints(table) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Server = httptest.NewUnstartedServer(s.api)

@@ -5,10 +5,17 @@
 // To add a verb, write its parameters as a struct, its result as a struct of plain JSON, an entry, and a line in [All].
 package verbs
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"sync"
+)
 
 // All returns the table.
-func All() []Verb {
+func All() []Verb { return slices.Clone(all()) }
+
+// all makes the table once: a process may serve it for a thousand databases.
+var all = sync.OnceValue(func() []Verb {
 	return []Verb{
 		Status(), checkStatus(), doctor(), canary(),
 		deadList(), deadGroup(), deadShow(), deadEdit(), deadAck(), deadRequeue(), deadDiscard(), deadRestore(),
@@ -21,11 +28,11 @@ func All() []Verb {
 		pause(), resume(), throttle(), controls(), retry(),
 		rebase(), handover(),
 	}
-}
+})
 
 // ByName finds a verb.
 func ByName(name string) (Verb, error) {
-	for _, v := range All() {
+	for _, v := range all() {
 		if v.Name == name {
 			return v, nil
 		}

@@ -97,16 +97,20 @@ func Major(conn *pgx.Conn) (version int) {
 
 // Connect opens a connection and changes no setting of the session. The name appears in pg_stat_activity.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	// Pages are megabytes: a larger buffer saves most of the reads from the socket.
+	return connect(ctx, base, name, 64<<10)
+}
+
+func connect(ctx context.Context, base *pgx.ConnConfig, name string, buffer int) (*pgx.Conn, error) {
 	cfg := base.Copy()
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = make(map[string]string)
 	}
 	cfg.RuntimeParams["application_name"] = ApplicationName(name)
 	cfg.RuntimeParams["client_encoding"] = "UTF8" // the default is the database's encoding
-	// Pages are megabytes: a larger buffer saves most of the reads from the socket.
 	build := cfg.BuildFrontend
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
-		return build(bufio.NewReaderSize(r, 64<<10), w)
+		return build(bufio.NewReaderSize(r, buffer), w)
 	}
 	say := cfg.OnNotice
 	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -163,7 +167,16 @@ func Replicated(conn *pgx.Conn) error {
 // gives each transaction another process, Session returns ErrTransactionPooler, marked by outbox.Permanent, before it
 // changes any setting: settings would remain in the sessions of other programs.
 func Session(ctx context.Context, base *pgx.ConnConfig, name string, more ...Setting) (_ *pgx.Conn, err error) {
-	conn, err := Connect(ctx, base, name)
+	return session(ctx, base, name, 64<<10, more)
+}
+
+// SmallSession is Session for a connection that carries little and lasts: it takes less memory.
+func SmallSession(ctx context.Context, base *pgx.ConnConfig, name string, more ...Setting) (_ *pgx.Conn, err error) {
+	return session(ctx, base, name, 4<<10, more)
+}
+
+func session(ctx context.Context, base *pgx.ConnConfig, name string, buffer int, more []Setting) (_ *pgx.Conn, err error) {
+	conn, err := connect(ctx, base, name, buffer)
 	if err != nil {
 		return nil, err
 	}

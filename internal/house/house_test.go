@@ -39,7 +39,7 @@ var directions = map[string][]string{
 	"relay":             {"", "schema", "internal/dial", "internal/printed"},
 	// what every source of the outbox's own table needs
 	"relay/internal/messages": {"", "schema", "relay", "internal/headers"},
-	"relay/internal/lease":    {"", "schema", "relay", "internal/brokers", "internal/cursors", "internal/dial"},
+	"relay/internal/lease":    {"", "schema", "relay", "relay/internal/line", "internal/brokers", "internal/cursors", "internal/dial"},
 	"relay/internal/holds":    {"", "schema", "relay", "relay/internal/messages"},
 	"relay/internal/line":     {"internal/dial"},
 	"relay/registration": {"", "schema", "relay", "relay/internal/lease", "relay/internal/line", "internal/cursors",
@@ -47,7 +47,7 @@ var directions = map[string][]string{
 	"relay/retention":  {"schema", "relay/internal/lease", "internal/cursors", "internal/dial"},
 	"relay/unselected": {"", "schema", "relay", "internal/dial"},
 	"relay/polling": {"", "schema", "relay", "relay/registration",
-		"relay/internal/messages", "relay/internal/lease", "relay/internal/holds",
+		"relay/internal/messages", "relay/internal/lease", "relay/internal/line", "relay/internal/holds",
 		"internal/cursors", "internal/dial", "internal/headers"},
 	"relay/internal/wal": {"", "schema", "mapping", "relay", "internal/dial"},
 	"relay/mapped":       {"", "schema", "mapping", "relay", "relay/internal/wal", "internal/brokers", "internal/dial", "internal/headers"},

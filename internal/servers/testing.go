@@ -111,6 +111,11 @@ func (p *Postgres) CreateDatabase(ctx context.Context) (name string, err error) 
 	return p.createFrom(ctx, "template1")
 }
 
+// CopyDatabase creates a copy of a database, to which nobody is connected, with a fresh name and returns that.
+func (p *Postgres) CopyDatabase(ctx context.Context, of string) (name string, err error) {
+	return p.createFrom(ctx, of)
+}
+
 func (p *Postgres) createFrom(ctx context.Context, template string) (name string, err error) {
 	name = "outbox_" + strings.ToLower(rand.Text()[:16])
 	sql := "CREATE DATABASE " + pgx.Identifier{name}.Sanitize() + " TEMPLATE " + pgx.Identifier{template}.Sanitize()

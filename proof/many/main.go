@@ -3,9 +3,11 @@
 //
 //	go run ./proof/many
 //	go run ./proof/many -databases 200 -busy 5 -rate 50 -for 30s
+//	go run ./proof/many -databases 1000 -settle 2m
 //
-// Latency is from the start of an INSERT to the receiver. It fails if a message of a database that doesn't hang is
-// lost.
+// Latency is from the start of an INSERT to the receiver. The first message of an idle database is measured where none
+// has come for as long as the others are measured. It fails if a message of a database that doesn't hang is lost. An
+// empty database takes 8 MB of disk.
 package main
 
 import (
@@ -35,7 +37,8 @@ func main() { command.Main("many", many) }
 
 type options struct {
 	databases, busy, rate int
-	period                time.Duration
+	period, settle        time.Duration
+	outbox                string
 }
 
 func many(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -45,6 +48,8 @@ func many(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags.IntVar(&o.busy, "busy", 5, "how many of them are written to, at least 2")
 	flags.IntVar(&o.rate, "rate", 50, "messages a second that each of these gets")
 	flags.DurationVar(&o.period, "for", 20*time.Second, "how long each measurement takes")
+	flags.DurationVar(&o.settle, "settle", 20*time.Second, "how long it waits before it measures, until idle databases rest")
+	flags.StringVar(&o.outbox, "outbox", "", "the outbox that is measured, a file (default: build it)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -78,9 +83,11 @@ func many(ctx context.Context, args []string, out io.Writer) (err error) {
 			m.name, m.connections, m.memory, m.relay, m.server, m.late.P50, m.late.P99, m.late.Count)
 	}
 	idle := float64(o.databases - o.busy)
-	fmt.Fprintf(out, "\neach idle one: %.1f connections, %.2f MiB, %.2f ms of the relay's processor a second, "+
-		"%.2f ms of PostgreSQL's\n", float64(all.connections-few.connections)/idle, (all.memory-few.memory)/idle,
+	fmt.Fprintf(out, "\neach idle one: %.1f connections, %.0f kB, %.2f ms of the relay's processor a second, "+
+		"%.2f ms of PostgreSQL's\n", float64(all.connections-few.connections)/idle, 1024*(all.memory-few.memory)/idle,
 		1000*(all.relay-few.relay)/idle, 1000*(all.server-few.server)/idle)
+	fmt.Fprintf(out, "the first message of an idle one: p50 %.2f ms, the slowest %.2f ms, of %d\n",
+		all.first.P50, all.first.P99, all.first.Count)
 	return nil
 }
 
@@ -103,11 +110,13 @@ func open(ctx context.Context, o options) (b *bed, err error) {
 		}
 	}))
 	if b.dir, err = os.MkdirTemp("", "outbox-many-"); err == nil {
-		b.binary, err = rig.Build(ctx, b.dir)
+		if b.binary = o.outbox; b.binary == "" {
+			b.binary, err = rig.Build(ctx, b.dir)
+		}
 	}
 	if err == nil {
 		b.pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
-			"max_connections": fmt.Sprint(20 * o.databases)}})
+			"max_connections": fmt.Sprint(100 + 8*o.databases)}})
 	}
 	for range o.databases {
 		if err == nil {
@@ -120,7 +129,13 @@ func open(ctx context.Context, o options) (b *bed, err error) {
 	return b, nil
 }
 
+// database makes one, a copy of the first.
 func (b *bed) database(ctx context.Context) error {
+	if len(b.names) > 0 {
+		name, err := b.pg.CopyDatabase(ctx, b.names[0])
+		b.names = append(b.names, name)
+		return err
+	}
 	name, err := b.pg.CreateDatabase(ctx)
 	if err != nil {
 		return err
@@ -152,6 +167,7 @@ type measured struct {
 	memory        float64      // of the relay, MiB
 	relay, server float64      // cores
 	late          rig.Lateness // of the databases that don't hang
+	first         rig.Lateness // of messages to idle databases
 }
 
 // measure has a relay deliver from the first n databases, one of which may hang.
@@ -167,7 +183,7 @@ func (b *bed) measure(ctx context.Context, n int, hangs string) (m *measured, er
 		return nil, err
 	}
 	defer watcher.Close(context.WithoutCancel(ctx))
-	if err := b.work(ctx, hangs, 5*time.Second, m); err != nil { // until all have begun, and caches are warm
+	if err := b.work(ctx, hangs, b.settle, m); err != nil { // until all have begun and rest, and caches are warm
 		return nil, err
 	}
 	if hangs != "" {
@@ -185,7 +201,49 @@ func (b *bed) measure(ctx context.Context, n int, hangs string) (m *measured, er
 	took := time.Since(began).Seconds()
 	m.relay, m.server = (rig.CPU(relay.PID())-cpu)/took, (rig.DatabaseCPU(watcher.PgConn().PID())-server)/took
 	m.memory = rig.RSS(relay.PID())
-	return m, watcher.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outbox %'").Scan(&m.connections)
+	err = watcher.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outbox %'").Scan(&m.connections)
+	if err == nil && n > b.busy && hangs == "" {
+		m.first, err = b.wakeUp(ctx, b.names[b.busy:n])
+	}
+	return m, err
+}
+
+// wakeUp writes one message to each of some idle databases, one after the other.
+func (b *bed) wakeUp(ctx context.Context, idle []string) (late rig.Lateness, err error) {
+	for _, name := range idle[:min(len(idle), 100)] {
+		conn, err := pgx.Connect(ctx, b.pg.URL(name))
+		if err != nil {
+			return late, err
+		}
+		err = b.insert(ctx, conn, name)
+		if err == nil {
+			err = b.arrival(ctx)
+		}
+		_ = conn.Close(context.WithoutCancel(ctx))
+		if err != nil {
+			return late, err
+		}
+	}
+	return b.meter.Read(), nil
+}
+
+// arrival waits until everything has come.
+func (b *bed) arrival(ctx context.Context) error {
+	return rig.Until(ctx, time.Minute, 5*time.Millisecond, "everything has come", func() (bool, error) {
+		away, _, _ := b.meter.Away()
+		return away == 0, nil
+	})
+}
+
+func (b *bed) insert(ctx context.Context, conn *pgx.Conn, database string) error {
+	text := fmt.Sprint(database, " ", time.Now().UnixNano())
+	const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))"
+	if _, err := conn.Prepare(ctx, insert, insert); err != nil {
+		return err
+	}
+	b.meter.Wrote(text)
+	_, err := conn.Exec(ctx, insert, text)
+	return err
 }
 
 func (b *bed) start(ctx context.Context, n int) (*rig.Relay, error) {
@@ -208,7 +266,7 @@ databases:
 	if err != nil {
 		return nil, err
 	}
-	return relay, relay.Up(ctx, time.Minute)
+	return relay, relay.Up(ctx, time.Minute+time.Duration(n)*100*time.Millisecond)
 }
 
 // freeze stops the server's processes for a database, as a machine does that swaps. thaw lets them go on.
@@ -243,10 +301,7 @@ func (b *bed) work(ctx context.Context, hangs string, period time.Duration, m *m
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err := rig.Until(ctx, time.Minute, 5*time.Millisecond, "everything has come", func() (bool, error) {
-		away, _, _ := b.meter.Away()
-		return away == 0, nil
-	})
+	err := b.arrival(ctx)
 	m.late = b.meter.Read()
 	return err
 }
@@ -260,10 +315,7 @@ func (b *bed) write(ctx context.Context, database string, period time.Duration) 
 	tick := time.NewTicker(time.Second / time.Duration(b.rate))
 	defer tick.Stop()
 	for end := time.Now().Add(period); time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
-		text := fmt.Sprint(database, " ", time.Now().UnixNano())
-		b.meter.Wrote(text)
-		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', 'k', convert_to($1, 'UTF8'))"
-		if _, err := conn.Exec(ctx, insert, text); err != nil {
+		if err := b.insert(ctx, conn, database); err != nil {
 			return err
 		}
 	}

@@ -33,8 +33,8 @@ type SnapshotConfig struct {
 	// PollBusy is the time from one poll to the next while messages come, and for 25 such times afterwards; a slow poll
 	// is followed by a pause as long as itself, at most PollBusy. Then each empty poll makes the time a quarter longer,
 	// up to PollIdle. Half of PollBusy is about what polling adds to a message's latency. Where messages are rare,
-	// writers notify the session instead, and it polls once a second, or each PollIdle if that is longer. Defaults 1 ms
-	// and 100 ms.
+	// writers notify the session instead, and it polls once a second, or each PollIdle if that is longer; after half a
+	// minute without any, every five seconds. Defaults 1 ms and 100 ms.
 	PollBusy time.Duration
 	PollIdle time.Duration
 

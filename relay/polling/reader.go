@@ -16,6 +16,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/line"
 	"github.com/pgoutbox/outbox/relay/internal/messages"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -24,6 +25,7 @@ import (
 // decoded from the connection's buffer, without an allocation per row. One goroutine at a time.
 type reader struct {
 	conn    *pgx.Conn
+	line    *line.Line // that conn belongs to, and then only poll and flush are prepared; nil: it is the reader's own
 	rest    *rest
 	decoder messages.Decoder
 	pool    *messages.Pool
@@ -178,14 +180,18 @@ func newReader(ctx context.Context, conn *pgx.Conn, pool *messages.Pool, destina
 		*s.to = sd
 	}
 	var err error
-	r.rest, err = newRest(ctx, conn)
-	return r, err
+	if r.rest, err = newRest(ctx, conn); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // hangUp closes the connection. No call may be running.
 func (r *reader) hangUp() {
 	r.rest.close()
-	dial.HangUp(r.conn)
+	if r.line == nil {
+		dial.HangUp(r.conn)
+	}
 }
 
 // forGroup returns a reader of a shard group that uses the same connection.
@@ -219,6 +225,14 @@ type poll struct {
 
 // pollWindow takes a snapshot and reads what it sees and prev doesn't.
 func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, maxBytes int) (p poll, err error) {
+	err = r.with(ctx, func(ctx context.Context) error {
+		p, err = r.askWindow(ctx, prev, limit, maxBytes)
+		return err
+	})
+	return p, err
+}
+
+func (r *reader) askWindow(ctx context.Context, prev *cursors.Snapshot, limit, maxBytes int) (p poll, err error) {
 	ranges := make([]cursors.Range, 1, 1+len(prev.Xip))
 	ranges[0] = cursors.Range{Lo: prev.Xmax, Hi: math.MaxUint64}
 	for _, x := range prev.Xip {
@@ -298,6 +312,14 @@ func (r *reader) pollWindow(ctx context.Context, prev *cursors.Snapshot, limit, 
 
 // flushed waits a moment until the log is on disk up to end: the committing transaction flushes it.
 func (r *reader) flushed(ctx context.Context, end []byte, alarm *alarm) (onDisk bool, err error) {
+	err = r.with(ctx, func(ctx context.Context) error {
+		onDisk, err = r.askFlushed(ctx, end, alarm)
+		return err
+	})
+	return onDisk, err
+}
+
+func (r *reader) askFlushed(ctx context.Context, end []byte, alarm *alarm) (onDisk bool, err error) {
 	for giveUp := time.Now().Add(flushWithin); ; {
 		rows := r.conn.PgConn().ExecStatement(ctx, r.flush, [][]byte{end}, messages.Text, messages.Binary)
 		for rows.NextRow() {

@@ -24,11 +24,9 @@ import (
 //
 // One session of a database holds the lock. The others receive its notifications too, and poll besides.
 type rest struct {
-	conn      *pgx.Conn
+	bell
 	available bool // sessions may rest: notifications are received, and can't make a writer fail
 	key       int32
-
-	calls *atomic.Int64 // notifications that have come since the last look
 
 	// held means that this session has the lock. mu is held while Next runs, and where the lock is given back because
 	// Next has not been called for a while.
@@ -46,8 +44,10 @@ const (
 	// Between polls that find something. A session that finds messages more often polls at its own pace.
 	restBelow, restAbove = 2500 * time.Microsecond, 4 * time.Millisecond
 
-	// restIdle is the longest pause of a session that rests, for rows that come without a notification.
-	restIdle = time.Second
+	// restIdle is the pause of a session that rests, for rows that come without a notification. Where nothing has come
+	// for restLong, and no such row within restWary, it is restMost.
+	restIdle, restMost = time.Second, 5 * time.Second
+	restLong, restWary = 30 * time.Second, 10 * time.Minute
 
 	// restAway is how long the lock is kept while Next isn't called. Writers would notify to no avail.
 	restAway = time.Second
@@ -62,6 +62,32 @@ const (
 const restSQL = `SELECT 'outbox.messages'::regclass::oid::int4, current_setting('max_prepared_transactions') = '0' AND EXISTS (
 	SELECT FROM pg_trigger WHERE tgrelid = 'outbox.messages'::regclass AND tgname = 'wake' AND tgenabled IN ('O', 'A'))`
 
+// bell is the connection of a session that rests, its own or one that it shares.
+type bell interface {
+	// take takes the lock of the database, without waiting, and drop gives it back. The server ends a session that has
+	// it and is silent: a frozen one must not keep the lock for long.
+	take(ctx context.Context, key int32) (held bool, err error)
+	drop(ctx context.Context, key int32) error
+
+	// notified reports whether a notification has come since the last call, and forgets it.
+	notified() bool
+
+	// listen waits for a notification, or the end of the connection, until stop is called; when stop has returned, the
+	// connection is free. failure says afterwards whether the connection has ended.
+	listen(ctx context.Context) (called <-chan struct{}, stop func())
+	failure() error
+
+	// close is called once, at the end; held is whether the lock is.
+	close(held bool, key int32)
+}
+
+// ownBell is a connection of the session's own.
+type ownBell struct {
+	conn  *pgx.Conn
+	calls *atomic.Int64 // notifications that have come since the last look
+	err   error
+}
+
 const countKey = "outbox: notifications"
 
 // countNotifications counts the notifications that come to conn; it keeps none.
@@ -73,10 +99,15 @@ func countNotifications(cfg *pgx.ConnConfig) {
 	}
 }
 
-// newRest makes conn receive notifications. conn was configured by hear.
+// newRest makes conn receive notifications. conn was configured by countNotifications.
 func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
-	r := &rest{conn: conn, calls: new(atomic.Int64), ignoreFor: ignoreFirst, gap: restAbove}
-	conn.PgConn().CustomData()[countKey] = r.calls
+	own := &ownBell{conn: conn, calls: new(atomic.Int64)}
+	conn.PgConn().CustomData()[countKey] = own.calls
+	return restOn(ctx, conn, own)
+}
+
+func restOn(ctx context.Context, conn *pgx.Conn, b bell) (*rest, error) {
+	r := &rest{bell: b, ignoreFor: ignoreFirst, gap: restAbove}
 	if err := conn.QueryRow(ctx, restSQL).Scan(&r.key, &r.available); err != nil {
 		return nil, fmt.Errorf("look for the trigger of outbox.messages: %w", err)
 	}
@@ -89,15 +120,19 @@ func newRest(ctx context.Context, conn *pgx.Conn) (*rest, error) {
 	return r, nil
 }
 
+// goOn takes over what another one has learned of the messages' pace.
+func (r *rest) goOn(other *rest) {
+	r.gap, r.inVain, r.ignoreUntil, r.ignoreFor = other.gap, other.inVain, other.ignoreUntil, other.ignoreFor
+}
+
 // begin is called before a poll; since is the time since a poll last found something. It takes the lock if messages are
-// rare. A frozen session must not keep the lock for long, so the server ends one that rests and is silent.
+// rare.
 func (r *rest) begin(ctx context.Context, since time.Duration) error {
 	if !r.available || r.held || time.Now().Before(r.ignoreUntil) || max(r.gap, since) < restAbove {
 		return nil
 	}
-	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
-		THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
-	if err := r.conn.QueryRow(ctx, sql, r.key).Scan(&r.held); err != nil {
+	var err error
+	if r.held, err = r.take(ctx, r.key); err != nil {
 		return fmt.Errorf("take the lock of a relay that rests: %w", err)
 	}
 	r.notified() // the coming poll sees what earlier notifications are about
@@ -110,8 +145,7 @@ func (r *rest) end(ctx context.Context) error {
 		return nil
 	}
 	r.held = false
-	const sql = `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`
-	if _, err := r.conn.Exec(ctx, sql, r.key); err != nil {
+	if err := r.drop(ctx, r.key); err != nil {
 		return fmt.Errorf("give the lock of a relay that rests back: %w", err)
 	}
 	return nil
@@ -142,28 +176,6 @@ func (r *rest) polled(ctx context.Context, since time.Duration, found, called bo
 // listens reports whether a notification would shorten a pause.
 func (r *rest) listens(pause time.Duration) bool {
 	return r.available && (r.held || pause >= restAbove && !time.Now().Before(r.ignoreUntil))
-}
-
-// notified reports whether a notification has come since the last call, and forgets it.
-func (r *rest) notified() bool { return r.calls.Swap(0) > 0 }
-
-// listen waits for a notification until stop is called; stop returns when the connection is free again. The channel
-// gets the error of a connection that is broken, or nil.
-func (r *rest) listen(ctx context.Context) (_ <-chan error, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	called, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		err := r.conn.PgConn().WaitForNotification(ctx)
-		if err != nil && ctx.Err() != nil {
-			return
-		}
-		called <- err
-	}()
-	return called, func() {
-		cancel()
-		<-ended
-	}
 }
 
 // enter and leave enclose a call of Next.
@@ -203,5 +215,42 @@ func (r *rest) close() {
 	if r.away != nil {
 		r.away.Stop()
 	}
-	r.held = false // the lock goes with the connection
+	r.bell.close(r.held, r.key)
+	r.held = false
 }
+
+func (b *ownBell) take(ctx context.Context, key int32) (held bool, err error) {
+	const sql = `SELECT CASE WHEN pg_try_advisory_lock($1, 1)
+		THEN set_config('idle_session_timeout', '15s', false) END IS NOT NULL`
+	err = b.conn.QueryRow(ctx, sql, key).Scan(&held)
+	return held, err
+}
+
+func (b *ownBell) drop(ctx context.Context, key int32) error {
+	_, err := b.conn.Exec(ctx, `SELECT pg_advisory_unlock($1, 1), set_config('idle_session_timeout', '0', false)`, key)
+	return err
+}
+
+func (b *ownBell) notified() bool { return b.calls.Swap(0) > 0 }
+
+func (b *ownBell) listen(ctx context.Context) (_ <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	called, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := b.conn.PgConn().WaitForNotification(ctx)
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		b.err = err
+		called <- struct{}{}
+	}()
+	return called, func() {
+		cancel()
+		<-ended
+	}
+}
+
+func (b *ownBell) failure() error { return b.err }
+
+func (b *ownBell) close(bool, int32) {} // the lock goes with the connection

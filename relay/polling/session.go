@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/cursors"
-	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/holds"
@@ -52,11 +51,14 @@ type snapshotSession struct {
 	bytes   int              // of a message, by recent ones; 0: none was read
 	pause   time.Duration    // before the next poll
 	pollAt  time.Time
-	resting bool // pollAt was set while notifications called
+	asked   time.Time // when the last poll began; zero: none has
+	resting bool      // pollAt was set while notifications called
 
 	flushAgain time.Time     // before this time, waiting for a flush is pointless
 	inVain     time.Duration // how long it is pointless after another vain wait; 0: the last wait was not in vain
 	foundAt    time.Time     // when a poll last found something
+	uncalled   time.Time     // when a poll last found something of which no notification had come
+	sharing    sharing
 	alarm      *alarm
 	nothing    bool // the first poll has found nothing, and Next has not returned since
 	looked     bool // the first poll is over
@@ -209,9 +211,12 @@ func (s *snapshotSession) Next(ctx context.Context, limit int) (relay.Batch, err
 		return relay.Batch{}, fmt.Errorf("polling: Next was asked for %d messages", limit)
 	}
 	s.reader.rest.enter()
-	defer s.reader.rest.leave()
+	defer func() { s.reader.rest.leave() }() // it may be that of another reader then
 	for len(s.rest) == 0 {
 		if err := s.lease.Failure(); err != nil {
+			return relay.Batch{}, err
+		}
+		if err := s.share(ctx); err != nil {
 			return relay.Batch{}, err
 		}
 		// Each page has a fixed cost, so a small batch is a part of a page.
@@ -314,6 +319,8 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 		return nil, err
 	}
 	asked := time.Now()
+	s.asked = asked
+	waited := s.resting && s.reader.rest.held
 	found, err := s.reader.pollWindow(ctx, &base, s.limit(limit), s.source.cfg.PageBytes)
 	if err != nil {
 		return nil, err
@@ -340,7 +347,13 @@ func (s *snapshotSession) poll(ctx context.Context, limit int) (*messages.Page, 
 			pg = nil
 		}
 	}
+	if found := pg != nil || large; found && waited && !called {
+		s.uncalled = asked
+	}
 	s.schedule(asked, pg != nil || large)
+	if pg != nil && since < sharedBelow {
+		s.grow(ctx)
+	}
 	if pg == nil && !large {
 		// Nothing is to be settled, so nothing is written: the next write of the cursor includes this.
 		s.mu.Lock()
@@ -482,7 +495,11 @@ func (s *snapshotSession) schedule(asked time.Time, found bool) {
 	}
 	if s.resting = s.reader.rest.held; s.resting {
 		s.pause = max(restIdle, cfg.PollIdle)
+		if now.Sub(s.foundAt) > restLong && now.Sub(s.uncalled) > restWary {
+			s.pause = max(restMost, cfg.PollIdle)
+		}
 	}
+	s.rests()
 	took := now.Sub(asked)
 	s.pollAt = asked.Add(max(s.pause, took+min(took, s.pause)))
 }
@@ -491,7 +508,7 @@ func (s *snapshotSession) schedule(asked time.Time, found bool) {
 // called means that it was a notification.
 func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool, err error) {
 	var due <-chan struct{}
-	var calls <-chan error
+	var calls <-chan struct{}
 	wake := s.source.cfg.Wake
 	if crowded {
 		wake = nil
@@ -519,8 +536,9 @@ func (s *snapshotSession) await(ctx context.Context, crowded bool) (called bool,
 			return false, s.lease.Failure()
 		case <-due:
 			return false, nil
-		case err := <-calls:
+		case <-calls:
 			s.reader.rest.notified()
+			err := s.reader.rest.failure()
 			return err == nil, err
 		case _, open := <-wake:
 			if open {
@@ -563,6 +581,7 @@ func (s *snapshotSession) settle(ctx context.Context, settlement relay.Settlemen
 			})
 		}
 	}
+	s.sharing.settled(time.Now())
 	if err := s.lease.Write(ctx, settlement.Delivered, move, more); err != nil {
 		return err
 	}
@@ -597,12 +616,14 @@ func (s *snapshotSession) Held(ctx context.Context, lanes []string, limit int) (
 	return lists, err
 }
 
-func (s *snapshotSession) Controls(ctx context.Context) (c relay.Controls, err error) {
-	err = s.lease.Query(func(conn *pgx.Conn) error {
-		c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
-		return err
+func (s *snapshotSession) Controls(ctx context.Context) (relay.Controls, error) {
+	return s.controls(func() (c relay.Controls, err error) {
+		err = s.lease.Query(func(conn *pgx.Conn) error {
+			c, err = controls.Read(ctx, conn, s.source.destination, s.groups)
+			return err
+		})
+		return c, err
 	})
-	return c, err
 }
 
 func (s *snapshotSession) Recognize(ctx context.Context, identity []string) error {
@@ -627,10 +648,12 @@ func (s *snapshotSession) Expires() time.Time { return s.lease.Expires() }
 
 func (s *snapshotSession) Close(ctx context.Context) error {
 	s.end()
+	s.sharing.close()
+	s.setApart(false)
 	s.reader.hangUp()
 	s.alarm.end()
 	err := s.lease.Release(ctx, s.position)
-	dial.HangUp(s.lease.Link.Conn)
+	s.lease.Link.HangUp()
 	s.source.released()
 	return err
 }

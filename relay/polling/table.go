@@ -44,7 +44,6 @@ func TableOf(session relay.Session) (*Table, bool) {
 	if !ok {
 		return nil, false
 	}
-	s.reader.rest.available = false // a Table returns after each poll, and soon
 	return &Table{snapshotSession: s}, true
 }
 
@@ -56,6 +55,10 @@ func (t *Table) Next(ctx context.Context, limit int) (relay.Batch, error) {
 		if err := s.lease.Failure(); err != nil {
 			return relay.Batch{}, err
 		}
+		if err := s.keepOwn(ctx); err != nil {
+			return relay.Batch{}, err
+		}
+		s.reader.rest.available = false // a Table returns after each poll, and soon
 		size := max(limit, s.source.minPage)
 		pg, err := s.readWindow(ctx, size)
 		if err == nil && pg == nil {

@@ -35,18 +35,22 @@ func connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn,
 	return lease.Connect(ctx, cfg, name)
 }
 
-// start begins a session with a lease that was just taken.
+// start begins a session with a lease that was just taken. It reads on the connection of the registration, if it can,
+// and writes on that with which it has taken the lease, until it has nothing to do.
 func (s *Snapshot) start(ctx context.Context, writing *lease.Link, row cursors.Row, since time.Time) (*snapshotSession, error) {
 	session, err := s.session(ctx, writing, row, since, 0)
 	if err != nil {
 		return nil, err
 	}
-	session.reader, err = s.reader(ctx, writing, session.pool, row.Group, row.Groups)
+	if session.reader = s.sharedReader(ctx, writing, session.pool, row.Group, row.Groups); session.reader == nil {
+		session.reader, err = s.reader(ctx, writing, session.pool, row.Group, row.Groups)
+	}
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
 		return nil, errors.Join(err, session.lease.Release(closing, session.position))
 	}
+	session.setApart(true)
 	return session, nil
 }
 
@@ -102,8 +106,7 @@ func (s *Snapshot) reader(ctx context.Context, writing *lease.Link, pool *messag
 		return nil, err
 	}
 	if here != writing.Server {
-		return nil, errors.New("two connections have reached different servers: give the address of the primary alone, " +
-			"or add target_session_attrs=read-write")
+		return nil, lease.ErrServer
 	}
 	return newReader(ctx, conn, pool, s.destination, group, groups)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -107,6 +108,9 @@ func (r *Registration) Lend(ctx context.Context, f func(*pgx.Conn) error) error 
 	return r.line.Do(ctx, f)
 }
 
+// Line is the connection that [Registration.Lend] lends.
+func (r *Registration) Line() *line.Line { return r.line }
+
 // AllGroups stands for a destination as a whole.
 const AllGroups = -1
 
@@ -146,7 +150,7 @@ func (r *Registration) Close() {
 // register connects and takes the name. The name's row then identifies this connection, by which other relays find out
 // whether this process lives.
 func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
-	conn, err := lease.Connect(ctx, r.conn, r.name)
+	conn, err := lease.ConnectSmall(ctx, r.conn, r.name)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +165,12 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	if err := lease.Refused(schema.Check(ctx, conn)); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(r.cfg.Lease)
+	if _, err := conn.Exec(ctx, `SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', '5s', false),
+		set_config('idle_in_transaction_session_timeout', $2, false), set_config('idle_session_timeout', $3, false)`,
+		milliseconds(dial.AnswerWithin), milliseconds(r.cfg.Lease), milliseconds(line.Silence)); err != nil {
+		return nil, fmt.Errorf("bound the statements: %w", err)
+	}
+	var deadline time.Time
 	var before *predecessor
 	for {
 		taken, err := r.take(ctx, conn, before)
@@ -177,7 +186,7 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 			before = nil
 			continue // gone: take it
 		case before == nil || found.instance != before.instance:
-			deadline = time.Now().Add(r.cfg.Lease)
+			deadline = time.Now().Add(max(r.cfg.Lease, found.silence))
 			found.first = found.heartbeat
 		default:
 			found.first = before.first
@@ -187,8 +196,8 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 			return nil, dial.Permanent("%w: %q runs on host %s (process %d); give this one another --name",
 				ErrNamesake, r.name, before.host, before.pid)
 		}
-		// Its database session lives. Either the relay lives too, and renews its heartbeat within a lease, or it was
-		// stopped or cut off; then its leases have expired by then, and their epochs keep it out.
+		// Its database session lives. Either the relay lives too, and renews its heartbeat within the time that the row
+		// names, or it was stopped or cut off; then its leases have expired by then, and their epochs keep it out.
 		before.silent = time.Now().After(deadline)
 		if before.silent {
 			continue
@@ -199,14 +208,17 @@ func (r *Registration) register(ctx context.Context) (_ *pgx.Conn, err error) {
 	}
 }
 
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
 // predecessor is another instance that has the name.
 type predecessor struct {
 	instance  string
 	host      string
 	pid       int
 	heartbeat time.Time
-	first     time.Time // its heartbeat when it was first seen
-	silent    bool      // it has not changed for a lease
+	silence   time.Duration // as long may be between two of its heartbeats
+	first     time.Time     // its heartbeat when it was first seen
+	silent    bool          // it has not changed for a lease
 }
 
 // takeNameSQL takes a name in three cases: the name is free, or this instance has it, or all database sessions of the
@@ -216,13 +228,14 @@ type predecessor struct {
 // sessions of other roles started: a session with the same process id then counts as alive. A conflict is with the
 // name's own row.
 const takeNameSQL = `
-INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version, clock_ahead)
-SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5, $8::timestamptz - clock_timestamp() FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version, clock_ahead, silence)
+SELECT $1, $2::text::uuid, a.pid, a.backend_start, $3, $4, $5, $8::timestamptz - clock_timestamp(), $9::bigint * interval '1 microsecond' FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
 ON CONFLICT (name) DO UPDATE SET
 	instance = excluded.instance, backend_pid = excluded.backend_pid, backend_start = excluded.backend_start,
 	host = excluded.host, pid = excluded.pid, version = excluded.version,
 	started_at = CASE WHEN r.instance = excluded.instance THEN r.started_at ELSE excluded.started_at END,
-	heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead, role = excluded.role
+	heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead, role = excluded.role,
+	silence = excluded.silence
 WHERE r.instance = excluded.instance
 	OR r.instance = $6::text::uuid AND r.heartbeat_at = $7
 	OR NOT EXISTS (
@@ -237,7 +250,8 @@ func (r *Registration) take(ctx context.Context, conn *pgx.Conn, before *predece
 	if before != nil && before.silent {
 		silent, since = &before.instance, &before.heartbeat
 	}
-	tag, err := conn.Exec(ctx, takeNameSQL, r.name, r.instance, r.host, os.Getpid(), r.cfg.Version, silent, since, time.Now())
+	tag, err := conn.Exec(ctx, takeNameSQL, r.name, r.instance, r.host, os.Getpid(), r.cfg.Version, silent, since, time.Now(),
+		r.cfg.Lease.Microseconds())
 	if err != nil {
 		return false, fmt.Errorf("take the name: %w", err)
 	}
@@ -246,8 +260,8 @@ func (r *Registration) take(ctx context.Context, conn *pgx.Conn, before *predece
 
 func (r *Registration) find(ctx context.Context, conn *pgx.Conn) (*predecessor, error) {
 	var p predecessor
-	err := conn.QueryRow(ctx, `SELECT instance::text, host, pid, heartbeat_at FROM outbox.relays WHERE name = $1`, r.name).
-		Scan(&p.instance, &p.host, &p.pid, &p.heartbeat)
+	err := conn.QueryRow(ctx, `SELECT instance::text, host, pid, heartbeat_at, silence FROM outbox.relays WHERE name = $1`, r.name).
+		Scan(&p.instance, &p.host, &p.pid, &p.heartbeat, &p.silence)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -290,28 +304,40 @@ func (r *Registration) run(ctx context.Context, lost <-chan struct{}) {
 	}
 }
 
+// calmSilence is how long a relay may be silent in a database where nothing happens. It has heartbeats three times as
+// often, since others take one that is silent for health.maxHeartbeatAge for dead.
+const calmSilence = 24 * time.Second
+
+const beatSQL = `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), clock_ahead = $3::timestamptz - clock_timestamp(),
+	silence = $4::bigint * interval '1 microsecond'
+WHERE name = $1 AND instance = $2::text::uuid`
+
 // beat renews the heartbeat until the connection is lost or the name is taken over. If the server refuses a heartbeat,
 // the connection stays, because the leases are on it.
 func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
-	ticker := time.NewTicker(r.cfg.Lease / 3)
-	defer ticker.Stop()
+	due := time.NewTimer(min(r.cfg.Lease, calmSilence) / 3)
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-lost:
 			return fmt.Errorf("the connection was lost: %w", r.line.Why())
-		case <-ticker.C:
+		case <-due.C:
+		}
+		silence := r.cfg.Lease
+		if r.line.Calm() {
+			silence = max(silence, calmSilence)
 		}
 		var tag pgconn.CommandTag
 		err := r.line.Do(ctx, func(conn *pgx.Conn) (err error) {
 			// This doesn't use ctx, whose end would close the connection.
 			beating, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.AnswerWithin)
 			defer cancel()
-			tag, err = conn.Exec(beating, `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), clock_ahead = $3::timestamptz - clock_timestamp()
-				WHERE name = $1 AND instance = $2::text::uuid`, r.name, r.instance, time.Now())
+			tag, err = conn.Exec(beating, beatSQL, r.name, r.instance, time.Now(), silence.Microseconds())
 			return err
 		})
+		due.Reset(min(silence, calmSilence) / 3) // line.Silence is longer
 		var refused *pgconn.PgError
 		switch {
 		case ctx.Err() != nil || errors.Is(err, line.ErrDown):

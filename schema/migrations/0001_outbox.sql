@@ -113,7 +113,8 @@ CREATE TABLE outbox.brokers (
 
 -- Running relays. backend_pid and backend_start name the database session of the instance, by which
 -- the next one of the same name tells a dead predecessor from a live namesake. clock_ahead is the relay's clock less the
--- database's, when the relay last had a heartbeat. Nothing is decided by it: people are told of it.
+-- database's, when the relay last had a heartbeat. Nothing is decided by it: people are told of it. silence is how long the relay
+-- may be silent until it is taken for dead by one of the same name, though its session lives: longer where nothing happens.
 CREATE TABLE outbox.relays (
     name          text        NOT NULL PRIMARY KEY,
     instance      uuid        NOT NULL,
@@ -125,6 +126,7 @@ CREATE TABLE outbox.relays (
     started_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     heartbeat_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     clock_ahead   interval    NOT NULL DEFAULT '0',
+    silence       interval    NOT NULL DEFAULT '3 seconds',
     role          text        NOT NULL DEFAULT session_user -- when it can't log in any more, nothing else tells it
 ) WITH (fillfactor = 20);
 

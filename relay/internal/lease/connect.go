@@ -30,14 +30,24 @@ var sessionSettings = []dial.Setting{
 	{Name: "enable_nestloop", Value: "on"},
 }
 
-// connect opens a connection with the settings that this package's statements rely on. name is the relay's.
+// Connect opens a connection with the settings that this package's statements rely on. name is the relay's.
 func Connect(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	return connect(ctx, base, name, dial.Session)
+}
+
+// ConnectSmall is Connect for a connection that carries little and lasts: it takes less memory.
+func ConnectSmall(ctx context.Context, base *pgx.ConnConfig, name string) (*pgx.Conn, error) {
+	return connect(ctx, base, name, dial.SmallSession)
+}
+
+func connect(ctx context.Context, base *pgx.ConnConfig, name string,
+	session func(context.Context, *pgx.ConnConfig, string, ...dial.Setting) (*pgx.Conn, error)) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
 	cfg := base.Copy()
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
-	cfg.StatementCacheCapacity = max(cfg.StatementCacheCapacity, 64)
-	return dial.Session(ctx, cfg, "outbox relay "+name, sessionSettings...)
+	cfg.StatementCacheCapacity, cfg.DescriptionCacheCapacity = 64, 0 // each takes memory for as many at once
+	return session(ctx, cfg, "outbox relay "+name, sessionSettings...)
 }
 
 // Pause waits for d plus or minus a fifth, so that relays that started together don't stay in step.

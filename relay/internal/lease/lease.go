@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,17 +31,10 @@ type Lease struct {
 	*owner.Term // ends when no further write is possible
 
 	// These are used while the link is held. locked means that the link's session has the lock.
-	lock   owner.Lock
-	locked bool
-	tryAt  time.Time
-}
-
-// Link is a connection that writes. It is locked for a whole write, from the decision what to write until its outcome
-// is known. No goroutine waits for the lock while it holds another lock of this package.
-type Link struct {
-	sync.Mutex
-	Server string
-	Conn   *pgx.Conn
+	lock    owner.Lock
+	locked  bool
+	tryAt   time.Time
+	resting func() bool // nothing happens; nil: unknown
 }
 
 // Start renews a lease until Release. The statement that took the lease was sent at since; current is the position
@@ -71,8 +63,7 @@ func (l *Lease) Expires() time.Time {
 // due is when to renew the lease: a third of it after the last write was sent. How long the answer took doesn't count,
 // or a slow line would leave too little of a short lease.
 func (l *Lease) due() time.Duration {
-	until, _ := l.Until()
-	return time.Until(until.Add(l.Length/3 - l.Length))
+	return l.Due()
 }
 
 // WriteCursorSQL moves the cursor and renews the lease, if the lease still has this epoch. It is the only statement
@@ -81,7 +72,8 @@ func (l *Lease) due() time.Duration {
 const WriteCursorSQL = `
 UPDATE outbox.cursors SET
 	prev = $4::text::pg_snapshot, windows = $5::text::pg_snapshot[], last_id = $6, last_at = coalesce($10, last_at), delivered = delivered + $7,
-	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', updated_at = clock_timestamp()
+	lease_until = clock_timestamp() + $8::bigint * interval '1 microsecond', lease = $8::bigint * interval '1 microsecond',
+	updated_at = clock_timestamp()
 WHERE destination = $1 AND shard_group = $2 AND epoch = $3 AND $9 = ` + schema.AttachedSQL
 
 // Write stores the position that current returns, adds to the count of delivered messages and renews the lease. If more
@@ -99,15 +91,15 @@ func (l *Lease) Write(ctx context.Context, delivered int, current func() cursors
 
 // move is write while the link is held.
 func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, more func(context.Context, pgx.Tx) error) error {
-	ctx, cancel := context.WithDeadline(ctx, l.Expires())
+	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	if err := l.lockLate(ctx); err != nil {
 		return l.Fail(err)
 	}
-	since := time.Now()
+	since, length := time.Now(), l.length()
 	move := func(ctx context.Context, db execer) error {
 		tag, err := db.Exec(ctx, schema.WithTableOf(l.destination, WriteCursorSQL), l.destination, l.group, l.Epoch,
-			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, l.Length.Microseconds(), l.attached, lastAt(at))
+			at.Prev, snapshotArray(at.Windows), at.LastID, delivered, length.Microseconds(), l.attached, lastAt(at))
 		switch {
 		case err != nil:
 			return fmt.Errorf("move the cursor: %w", err)
@@ -134,7 +126,7 @@ func (l *Lease) move(ctx context.Context, delivered int, at cursors.Position, mo
 	if err != nil {
 		return l.Fail(err)
 	}
-	l.Prolong(since)
+	l.ProlongBy(since, length)
 	return nil
 }
 
@@ -160,6 +152,11 @@ func (l *Lease) lockLate(ctx context.Context) error {
 }
 
 const lockedSQL = `UPDATE outbox.cursors SET locked = $4 WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
+
+// forsakeSQL leaves a lease to expire, as soon as one that is renewed often would.
+const forsakeSQL = `UPDATE outbox.cursors SET locked = false,
+	lease_until = least(lease_until, clock_timestamp() + $4::bigint * interval '1 microsecond')
+WHERE destination = $1 AND shard_group = $2 AND epoch = $3`
 
 // Query runs f on the connection between writes. If the lease is to be renewed, it does that first: many may wait for
 // the connection, and the renewal behind them.
@@ -244,7 +241,7 @@ func (l *Lease) Release(ctx context.Context, current func() cursors.Position) er
 	if err := ctx.Err(); err != nil {
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
 		defer cancel()
-		_, forsaken := l.Link.Conn.Exec(leaving, lockedSQL, l.destination, l.group, l.Epoch, false)
+		_, forsaken := l.Link.Conn.Exec(leaving, forsakeSQL, l.destination, l.group, l.Epoch, l.Length.Microseconds())
 		return errors.Join(l.Fail(err), forsaken)
 	}
 	at := current()
@@ -260,10 +257,16 @@ func (l *Lease) Release(ctx context.Context, current func() cursors.Position) er
 	return nil
 }
 
-// unlock gives the lock back, if the connection can tell the server. If it can't, the lock ends with the session.
+// unlock gives the lock back, if the connection can tell the server. If it can't, the lock ends with the session. A
+// shared session goes on, so the lock is given back there whatever has ended the lease, as it would end with one's own.
 func (l *Lease) unlock(ctx context.Context) {
 	reason := l.Failure()
-	if l.locked && (errors.Is(reason, owner.ErrClosed) || errors.Is(reason, relay.ErrLeaseLost)) {
+	if l.Link.has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), dial.HangUpTimeout)
+		defer cancel()
+	}
+	if l.locked && (l.Link.has || errors.Is(reason, owner.ErrClosed) || errors.Is(reason, relay.ErrLeaseLost)) {
 		l.locked = l.lock.Unlock(ctx, l.Link.Conn) != nil
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,7 +32,9 @@ type Line struct {
 	wanted int                // who has the connection, or waits for it
 	hush   context.CancelFunc // ends the wait for notifications
 	ears   map[*Ear]struct{}
-	rests  int // who rests on the connection, see Rest
+	rests  int   // who rests on the connection, see Rest
+	apart  int   // who has connections of its own besides
+	called int64 // notifications
 
 	attending sync.WaitGroup
 }
@@ -74,6 +77,33 @@ func (l *Line) Do(ctx context.Context, f func(*pgx.Conn) error) error {
 	l.give(conn, err)
 	return err
 }
+
+// On is Do for who has begun something on a connection: if that is lost, it fails. The statements of f go on when ctx
+// ends, since an interrupted one would cost all others the connection, and are given up when the server doesn't answer.
+func (l *Line) On(ctx context.Context, conn *pgx.Conn, f func(context.Context) error) error {
+	if _, err := l.take(ctx, conn); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Within)
+	defer cancel()
+	err := f(ctx)
+	l.give(conn, err)
+	return err
+}
+
+// Within is how long a statement may go without an answer. The server ends it before.
+const Within = dial.AnswerWithin + 2*time.Second
+
+// Borrow and Return are On for who needs the connection for longer than a call.
+func (l *Line) Borrow(conn *pgx.Conn) error {
+	_, err := l.take(context.Background(), conn)
+	return err
+}
+
+// Return gives back what Borrow has taken.
+func (l *Line) Return(conn *pgx.Conn) { l.give(conn, errBroken) }
+
+var errBroken = errors.New("the relay's connection to the database broke")
 
 // take waits for the connection. If only is given, it must be that one. A connection that is had is given back.
 func (l *Line) take(ctx context.Context, only *pgx.Conn) (*pgx.Conn, error) {
@@ -209,6 +239,65 @@ func (l *Line) Close(last func(context.Context, *pgx.Conn)) {
 
 var errClosed = errors.New("the relay's connection to the database is closed")
 
+// Silence is how long the server lets the session be silent: a frozen process must not keep its locks for long. The
+// owner of the line has heartbeats more often.
+const Silence = 15 * time.Second
+
+// Rest takes the lock of sessions that rest (relay/polling), once for all that rest on the connection.
+func (l *Line) Rest(ctx context.Context, conn *pgx.Conn, key int32) (held bool, err error) {
+	err = l.On(ctx, conn, func(ctx context.Context) error {
+		if held = l.resting(0) > 0; !held {
+			if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, 1)", key).Scan(&held); err != nil {
+				return err
+			}
+		}
+		if held {
+			l.resting(1)
+		}
+		return nil
+	})
+	return held, err
+}
+
+// Rise gives the lock back when the last one does.
+func (l *Line) Rise(ctx context.Context, conn *pgx.Conn, key int32) error {
+	return l.On(ctx, conn, func(ctx context.Context) error {
+		if l.resting(-1) > 0 {
+			return nil
+		}
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, 1)", key)
+		return err
+	})
+}
+
+func (l *Line) resting(change int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rests += change
+	return l.rests
+}
+
+// Apart notes that one more of those who use the line has connections of its own, or one less.
+func (l *Line) Apart(change int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.apart += change
+}
+
+// Calm reports whether little happens: somebody rests on the connection, and nobody has another one.
+func (l *Line) Calm() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil && l.rests > 0 && l.apart == 0
+}
+
+// Calls counts the notifications.
+func (l *Line) Calls() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.called
+}
+
 // Ear hears of notifications, and of the loss of the connection.
 type Ear struct {
 	C     chan struct{} // signalled by each
@@ -235,6 +324,7 @@ func (l *Line) Deafen(e *Ear) {
 func (l *Line) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.called++
 	for e := range l.ears {
 		e.calls.Add(1)
 		e.signal()
@@ -249,4 +339,17 @@ func (e *Ear) signal() {
 }
 
 // Called reports whether a notification has come since the last call, and forgets it.
-func (e *Ear) Called() bool { return e.calls.Swap(0) > 0 }
+func (e *Ear) Called() bool {
+	select { // before it looks, so that what comes meanwhile is signalled
+	case <-e.C:
+	default:
+	}
+	return e.calls.Swap(0) > 0
+}
+
+// Has reports whether the line still has a connection.
+func (l *Line) Has(conn *pgx.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn == conn
+}

@@ -13,7 +13,12 @@ import (
 
 // Lock is an advisory lock that a session has as long as it lasts. So whoever waits for it knows at once that the
 // session has ended, whatever has become of its process. Key is what the functions for advisory locks take, in SQL.
-type Lock struct{ Key string }
+type Lock struct {
+	Key string
+
+	// Shared means that the session has other purposes too, and that its silence is bounded whatever locks it has.
+	Shared bool
+}
 
 // A wait in the server is over before deadlock_timeout, 1 s by default: so it is neither logged (log_lock_waits) nor
 // does its snapshot keep vacuum from much.
@@ -22,7 +27,7 @@ const longestWait = 900 * time.Millisecond
 // Try takes the lock if it is free. The server ends a session that has the lock and is silent for length: its process
 // may be frozen, or the line cut.
 func (l Lock) Try(ctx context.Context, conn *pgx.Conn, length time.Duration) (got bool, err error) {
-	sql := fmt.Sprintf("SELECT CASE WHEN pg_try_advisory_lock(%s) THEN %s END IS NOT NULL", l.Key, silence(length))
+	sql := fmt.Sprintf("SELECT CASE WHEN pg_try_advisory_lock(%s) THEN %s END IS NOT NULL", l.Key, l.silence(length))
 	if got, err = holds(ctx, conn, sql); err != nil {
 		return false, fmt.Errorf("take the lock: %w", err)
 	}
@@ -55,7 +60,7 @@ BEGIN
 		IF %[4]s < locks AND NOT pg_try_advisory_lock(%[1]s) THEN RETURN; END IF;
 	END;
 	PERFORM set_config('outbox.locked', 't', false), %[3]s;
-END`, l.Key, max(atMost.Milliseconds(), 1), silence(length), mine)
+END`, l.Key, max(atMost.Milliseconds(), 1), l.silence(length), mine)
 	sql := "DO " + schema.QuoteLiteral(body) + "; SELECT current_setting('outbox.locked') = 't'"
 	if got, err = holds(ctx, conn, sql); err != nil {
 		return false, fmt.Errorf("wait for the lock: %w", err)
@@ -65,14 +70,17 @@ END`, l.Key, max(atMost.Milliseconds(), 1), silence(length), mine)
 
 // Unlock gives the lock back.
 func (l Lock) Unlock(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := holds(ctx, conn, "SELECT pg_advisory_unlock("+l.Key+") AND "+silence(0)+" IS NOT NULL"); err != nil {
+	if _, err := holds(ctx, conn, "SELECT pg_advisory_unlock("+l.Key+") AND "+l.silence(0)+" IS NOT NULL"); err != nil {
 		return fmt.Errorf("give the lock back: %w", err)
 	}
 	return nil
 }
 
 // silence is how long a session may be silent, in SQL; 0: for ever.
-func silence(length time.Duration) string {
+func (l Lock) silence(length time.Duration) string {
+	if l.Shared {
+		return "current_setting('idle_session_timeout')"
+	}
 	return "set_config('idle_session_timeout', '" + strconv.FormatInt(length.Milliseconds(), 10) + "', false)"
 }
 

@@ -21,10 +21,12 @@ type Term struct {
 
 	state struct {
 		sync.Mutex
-		sent time.Time // when the last statement that was answered had been sent
-		err  error
+		sent   time.Time // when the last statement that was answered had been sent
+		length time.Duration
+		err    error
 	}
-	ended chan struct{} // closed when err is set
+	sooner chan struct{} // signalled when it has become shorter
+	ended  chan struct{} // closed when err is set
 
 	stop context.CancelFunc
 	kept chan struct{} // closed when the goroutine of Keep has ended
@@ -32,24 +34,40 @@ type Term struct {
 
 // NewTerm begins a term by a statement that was sent at since.
 func NewTerm(length time.Duration, since time.Time) *Term {
-	t := &Term{Length: length, ended: make(chan struct{}), kept: make(chan struct{})}
+	t := &Term{Length: length, ended: make(chan struct{}), sooner: make(chan struct{}, 1), kept: make(chan struct{})}
 	t.Prolong(since)
 	return t
 }
 
 // Prolong notes a statement that was sent at since and answered. The term lasts from the time when the server got it,
 // which is later, so the time noted here ends first.
-func (t *Term) Prolong(since time.Time) {
+func (t *Term) Prolong(since time.Time) { t.ProlongBy(since, t.Length) }
+
+// ProlongBy is Prolong for a term of another length from now on.
+func (t *Term) ProlongBy(since time.Time, length time.Duration) {
 	t.state.Lock()
 	defer t.state.Unlock()
-	t.state.sent = since
+	if length < t.state.length {
+		select {
+		case t.sooner <- struct{}{}:
+		default:
+		}
+	}
+	t.state.sent, t.state.length = since, length
 }
 
 // Until returns the end of the term, and why it has ended before.
 func (t *Term) Until() (time.Time, error) {
 	t.state.Lock()
 	defer t.state.Unlock()
-	return t.state.sent.Add(t.Length), t.state.err
+	return t.state.sent.Add(t.state.length), t.state.err
+}
+
+// Due is how long it is until a third of the term has passed.
+func (t *Term) Due() time.Duration {
+	t.state.Lock()
+	defer t.state.Unlock()
+	return time.Until(t.state.sent.Add(t.state.length / 3))
 }
 
 // Fail ends the term, and returns err.
@@ -86,6 +104,7 @@ func (t *Term) Keep(due func() time.Duration, f func(ctx context.Context) error)
 				return
 			case <-t.ended:
 				return
+			case <-t.sooner:
 			case <-timer.C:
 			}
 			if due() <= 0 && f(ctx) != nil {
