@@ -161,6 +161,11 @@ HELD ?= 0,1000000
 held: servers ## HELD messages that wait (a quarter of an hour for a million of one kind): what other keys notice, memory, what is lost or out of order
 	$(GO) run ./proof/held -held $(HELD)
 
+ROUNDS ?= 100
+.PHONY: gap
+gap: servers ## For how long a receiver hears nothing when the relay that owns the destination is killed, ROUNDS times; BEFORE=path measures another program
+	$(GO) run ./proof/gap -rounds $(ROUNDS) $(if $(BEFORE),-outbox $(BEFORE))
+
 .PHONY: peers
 peers: ## Build bin/outbox-peers: other libraries, for the comparison of strategies
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -o bin/outbox-peers ./proof/bench/peers

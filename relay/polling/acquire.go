@@ -8,6 +8,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/cursors"
 	"github.com/pgoutbox/outbox/internal/dial"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/internal/controls"
 	"github.com/pgoutbox/outbox/relay/internal/lease"
 	"github.com/pgoutbox/outbox/schema"
 )
@@ -79,6 +80,10 @@ func (s *Snapshot) acquire(ctx context.Context) (_ relay.Session, err error) {
 			return nil, fmt.Errorf("prepare the lease: %w", err)
 		}
 	}
+	// What a session asks first is asked once before: the server has its statements and its catalogue ready then. A
+	// fault that this finds is found again when the lease is taken, unless somebody has repaired it by then.
+	_ = schema.Intact(preparing, conn)
+	_, _ = controls.Read(preparing, conn, s.destination, 1)
 	writing := &lease.Link{Conn: conn}
 	if writing.Server, err = cursors.Server(preparing, conn); err != nil {
 		return nil, err
