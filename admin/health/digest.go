@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,7 @@ import (
 const digestSQL = `SELECT clock_timestamp(), md5(concat_ws('|', ` + cursors.LastSQL + `,
 	(SELECT string_agg(concat_ws('/', destination, shard_group, epoch, owner, state, state_since, delivered, last_error_at, ` + schema.LeasedSQL + `),
 		',' ORDER BY destination, shard_group) FROM outbox.cursors),
-	(SELECT string_agg(concat_ws('/', name, instance, abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < ` + maxHeartbeatAge + `),
+	(SELECT string_agg(concat_ws('/', name, instance, abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < ` + maxHeartbeatAge + ` OR ` + schema.DormantSQL + `),
 		',' ORDER BY name) FROM outbox.relays),
 	EXISTS (SELECT FROM outbox.holds),
 	EXISTS (SELECT FROM outbox.jobs WHERE state IN ('running', 'undoing')),
@@ -36,6 +37,24 @@ func Digest(ctx context.Context, conn *pgx.Conn) (at time.Time, digest string, e
 	return at, digest, nil
 }
 
+// Waits reports whether something in the database is for a relay of the destinations: a message that is pending or
+// held, a job, what is in a relay's way, or a transaction that may have written. A report that can't tell says so too.
+func (r *Report) Waits(destinations []string) bool {
+	if r.At.IsZero() || r.unread != "" || r.Waiting.N > 0 || len(r.Open) > 0 || len(r.Holders) > 0 || len(r.Jobs) > 0 ||
+		r.Altered != "" || r.Unreplicated != (Unreplicated{}) {
+		return true
+	}
+	return slices.ContainsFunc(destinations, func(name string) bool {
+		at := slices.IndexFunc(r.Destinations, func(d Destination) bool { return d.Name == name })
+		if at < 0 {
+			return true
+		}
+		d := &r.Destinations[at]
+		return d.Pending.N > 0 || d.Held.Messages.N > 0 || d.Slot != nil || d.Table != nil ||
+			slices.ContainsFunc(d.Groups, func(g Group) bool { return g.Foreign })
+	})
+}
+
 // AtRest reports whether nothing happens in the database: no message waits, no job runs, nothing is in anybody's way.
 // Until the digest changes, the report stays true then.
 func (r *Report) AtRest() bool {
@@ -49,7 +68,7 @@ func (r *Report) AtRest() bool {
 			return false
 		}
 		for j := range d.Groups {
-			if g := &d.Groups[j]; !g.Recovered() {
+			if g := &d.Groups[j]; !g.Recovered() && !r.asleep(g) {
 				return false
 			}
 		}

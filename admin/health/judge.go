@@ -207,9 +207,12 @@ func (r *Report) judgeDestination(d *Destination, by rules) Verdict {
 // quiet returns the finding on a destination for which no rule found anything.
 func quiet(r *Report, d *Destination) Finding {
 	f := Finding{State: StateIdle, Destination: d.Name}
+	if slices.ContainsFunc(d.Groups, func(g Group) bool { return r.asleep(&g) }) {
+		f.Cause = "dormant: its relay has no connection, and looks now and then"
+	}
 	if d.Pending.N > 0 {
 		f.State = StateFlowing
-		f.Cause = fmt.Sprintf("%v pending", d.Pending)
+		f.Cause = strings.TrimPrefix(fmt.Sprintf("%s, %v pending", f.Cause, d.Pending), ", ")
 	}
 	if d.kept() {
 		f.Cause += fmt.Sprintf(", %v of them behind %s", d.Table.Kept, d.Table.Behind.describe(r.At))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,13 +17,24 @@ import (
 // sent before the clock was set back.
 const maxHeartbeatAge = "30"
 
+// asleep reports whether a dormant relay has given the group's lease back, and looks whether something waits. A lease
+// that was given back before it began was left behind.
+func (r *Report) asleep(g *Group) bool {
+	return g.State == DormantState || !g.Live && slices.ContainsFunc(r.Relays, func(relay Relay) bool {
+		return relay.Dormant && relay.Name == g.Owner && g.LeaseUntil.IsZero() && !g.UpdatedAt.Before(relay.StartedAt)
+	})
+}
+
+// DormantState is the state of a [Live] part of a database to which its relay has no connection, because nothing happens.
+const DormantState = "dormant"
+
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `
 		SELECT name, host, pid, version, started_at, heartbeat_at,
 		       abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < `+maxHeartbeatAge+`
-		       OR o.owns IS NOT NULL,
+		       OR o.owns IS NOT NULL OR `+schema.DormantSQL+`,
 		       coalesce((SELECT a.usename::text FROM pg_stat_activity a WHERE a.datname = current_database()
-		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), r.role), NULL::text[], '', date_trunc('second', r.clock_ahead), o.owns
+		                 AND (a.pid = r.backend_pid OR a.application_name = 'outbox relay ' || r.name) LIMIT 1), r.role), NULL::text[], '', date_trunc('second', r.clock_ahead), o.owns, `+schema.DormantSQL+`
 		FROM outbox.relays r, LATERAL (
 			SELECT array_agg(CASE WHEN c.shard_groups > 1 THEN format('%s/%s', c.destination, c.shard_group) ELSE c.destination END
 				ORDER BY c.destination, c.shard_group) AS owns

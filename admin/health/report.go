@@ -176,6 +176,9 @@ type Relay struct {
 	// Owns names the destinations that it has a lease of, with the shard group if there are several: "kafka",
 	// "kafka/2".
 	Owns []string `json:"owns,omitempty"`
+
+	// Dormant says that it has no connection, since nothing happens in the database, and looks now and then.
+	Dormant bool `json:"dormant,omitempty"`
 }
 
 // Segment is a part of outbox.messages, which is emptied at once when every cursor has passed it.

@@ -51,7 +51,7 @@ func stopped(_ *Report, _ *Destination, g *Group) (Finding, bool) {
 const abandonedAfter = time.Hour
 
 func unowned(r *Report, d *Destination, g *Group) (Finding, bool) {
-	if g.Live {
+	if g.Live || r.asleep(g) {
 		return Finding{}, false
 	}
 	f := Finding{State: StateNoRelay, Since: g.LeaseUntil, Cause: "no live relay", Next: "outbox relay"}

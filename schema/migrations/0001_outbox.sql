@@ -115,6 +115,7 @@ CREATE TABLE outbox.brokers (
 -- the next one of the same name tells a dead predecessor from a live namesake. clock_ahead is the relay's clock less the
 -- database's, when the relay last had a heartbeat. Nothing is decided by it: people are told of it. silence is how long the relay
 -- may be silent until it is taken for dead by one of the same name, though its session lives: longer where nothing happens.
+-- A dormant relay has no session, backend_pid is 0, and it is dead when it has not looked for as long as silence.
 CREATE TABLE outbox.relays (
     name          text        NOT NULL PRIMARY KEY,
     instance      uuid        NOT NULL,

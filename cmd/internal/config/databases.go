@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"time"
 
 	"github.com/pgoutbox/outbox/cmd/internal/config/scalar"
 )
@@ -14,6 +15,8 @@ type Entry struct {
 	Name         string        `json:"name" jsonschema:"Name of the database in metrics, logs, commands and the API. Required, but in a file of its own."`
 	Database     Database      `json:"database" jsonschema:"The PostgreSQL database that holds the outbox."`
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
+	Dormant      time.Duration `json:"dormant" min:"0" jsonschema:"After this time without a message the relay has no connection to a database, and gives its leases back. 0: never."`
+	DormantPoll  time.Duration `json:"dormant_poll" jsonschema:"Pause between two looks at a dormant database. A message that is committed meanwhile waits for as long at most."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
@@ -29,7 +32,7 @@ type Database struct {
 
 // Fingerprint is the same for databases whose settings are, apart from secrets, which it says nothing of.
 func (c *Config) Fingerprint() string {
-	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations}) // settings have no other types
+	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations, c.Dormant, c.DormantPoll}) // settings have no other types
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
 }

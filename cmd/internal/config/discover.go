@@ -29,6 +29,8 @@ type Discovery struct {
 	MaxVanish string           `json:"max_vanish" jsonschema:"Databases that may be missing in one look, compared with those before: a share such as 10%, rounded up, or a number. If more are, all are kept, and the relay says so."`
 
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
+	Dormant      time.Duration `json:"dormant" min:"0" jsonschema:"After this time without a message the relay has no connection to a database, and gives its leases back. 0: never."`
+	DormantPoll  time.Duration `json:"dormant_poll" jsonschema:"Pause between two looks at a dormant database. A message that is committed meanwhile waits for as long at most."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }

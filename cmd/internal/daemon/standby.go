@@ -90,7 +90,7 @@ func (m *member) lookAt(ctx context.Context, name string, parts []fleet.Part, mi
 	}
 }
 
-// leased are the shard groups whose lease somebody has.
+// leased are the shard groups whose lease somebody has, or has given back to be dormant.
 func (u *unit) leased(ctx context.Context) (map[shardGroup]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.AnswerWithin)
 	defer cancel()
@@ -99,7 +99,8 @@ func (u *unit) leased(ctx context.Context) (map[shardGroup]bool, error) {
 		return nil, err
 	}
 	defer connect.Close(conn)
-	rows, err := conn.Query(ctx, `SELECT destination, shard_group FROM outbox.cursors WHERE `+schema.LeasedSQL)
+	rows, err := conn.Query(ctx, `SELECT destination, shard_group FROM outbox.cursors WHERE `+schema.LeasedSQL+`
+		OR EXISTS (SELECT FROM outbox.relays WHERE name = owner AND `+schema.DormantSQL+`)`)
 	if err != nil {
 		return nil, err
 	}

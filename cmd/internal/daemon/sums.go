@@ -56,7 +56,7 @@ type sums struct {
 
 func newSums(b *book, worst int, units func() []*unit) *sums {
 	s := &sums{worst: worst, units: units, databases: b.describe("databases", "gauge",
-		"Databases of this relay by the state of their verdicts, without those that another relay delivers from.", "state")}
+		"Databases of this relay by the state of their verdicts, without those that another relay delivers from. Those that are dormant, and well, are in that state alone.", "state")}
 	b.add(s)
 	return s
 }
@@ -110,26 +110,30 @@ func (l *look) elsewhere() bool {
 		l.verdict.Delivers()
 }
 
+// owns reports whether a part in that state is this relay's: one that is dormant is until another relay wants it.
 func owns(state string) bool {
 	switch relay.State(state) {
-	case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
+	case health.DormantState, relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
 		return true
 	}
 	return false
 }
 
 func (s *sums) Collect(collected chan<- prometheus.Metric) {
-	counts := make(map[health.State]int)
+	counts, dormant := make(map[health.State]int), 0
 	var shared []look
 	for _, u := range s.units() {
 		l := u.look()
-		if !l.elsewhere() {
+		if slices.ContainsFunc(l.parts, func(p health.Live) bool { return p.State == health.DormantState }) && l.verdict.State.OK() {
+			dormant++
+		} else if !l.elsewhere() {
 			counts[l.verdict.State]++
 		}
 		if u.metrics.shared && len(l.parts) > 0 {
 			shared = append(shared, l)
 		}
 	}
+	collected <- prometheus.MustNewConstMetric(s.databases, prometheus.GaugeValue, float64(dormant), health.DormantState)
 	for _, state := range health.States() {
 		collected <- prometheus.MustNewConstMetric(s.databases, prometheus.GaugeValue, float64(counts[state]), string(state))
 	}

@@ -201,13 +201,23 @@ func (u *unit) work(ctx context.Context) error {
 		u.watch.borrows(u.registration.Lend)
 		defer u.watch.borrows(nil)
 	}
-	turn, stop := u.yields.until(ctx)
+	awake, end := u.untilDormant(ctx)
+	turn, stop := u.yields.until(awake)
 	err := u.deliver(turn)
 	yields := ctx.Err() == nil && errors.Is(context.Cause(turn), errYield)
+	rests := ctx.Err() == nil && errors.Is(context.Cause(turn), errDormant)
 	stop()
-	if ctx.Err() == nil && (yields || !u.placed.fixed) && u.registration != nil {
+	end()
+	var dormant *registration.Dormant
+	if ctx.Err() == nil && (yields || rests || !u.placed.fixed) && u.registration != nil {
+		u.watch.borrows(nil)
+		dormant = u.registration.Dormant()
 		u.registration.Close()
 		u.registration = nil
+	}
+	if rests && err == nil && dormant != nil {
+		u.sleep(ctx, dormant)
+		return nil
 	}
 	if yields {
 		return u.yield(ctx)

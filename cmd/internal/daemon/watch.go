@@ -42,6 +42,7 @@ type watch struct {
 	tables map[shardGroup]func() health.OwnTable
 	seen   time.Time // when somebody looked at the console
 	quiet  quiet
+	sleeps bool // the database is dormant: only a person at the console has it looked at
 	leads  bool // this process has the database's first part
 	wake   chan struct{}
 }
@@ -130,7 +131,7 @@ func (w *watch) nudge() {
 func (w *watch) rests() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.live) == 0 && time.Since(w.seen) > health.ReadWithin
+	return (len(w.live) == 0 || w.sleeps) && time.Since(w.seen) > health.ReadWithin
 }
 
 // holds reports whether a part's source is this process's.
@@ -424,7 +425,7 @@ func (w *watch) readiness() readiness {
 		switch relay.State(l.State) {
 		case relay.StateFlowing, relay.StateFailing, relay.StateStalled, relay.StateFull:
 			answers = true // it would be broken otherwise
-		case relay.StateWaiting:
+		case relay.StateWaiting, health.DormantState:
 		default:
 			r.Cause = l.Destination + ": " + l.State
 			if l.Cause != "" {

@@ -51,6 +51,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
 		HTTP: config.HTTP{Listen: "127.0.0.1:9187", API: true, MaskHeaders: api.CredentialHeaders(),
 			Metrics: config.Metrics{Databases: 100, Worst: 20}},
 		Retention:    config.Retention{Enabled: true, Interval: 30 * time.Second},
+		DormantPoll:  time.Minute,
 		Limits:       config.Limits{InFlight: 500_000, InFlightBytes: 256 << 20, CatchUps: 16},
 		Destinations: []config.Destination{orders, kafka, nats},
 	}
