@@ -37,9 +37,9 @@ func (r *Registration) started() *time.Time {
 }
 
 const dormantSQL = `
-INSERT INTO outbox.relays AS r (name, instance, backend_pid, host, pid, version, started_at, clock_ahead,
+INSERT INTO outbox.relays AS r (name, instance, backend_pid, backend_start, host, pid, version, started_at, clock_ahead,
 	silence)
-VALUES ($1, $2::text::uuid, 0, $3, $4, $5, coalesce($6, clock_timestamp()), $7::timestamptz - clock_timestamp(),
+VALUES ($1, $2::text::uuid, 0, clock_timestamp(), $3, $4, $5, coalesce($6, clock_timestamp()), $7::timestamptz - clock_timestamp(),
 	$8::bigint * interval '1 microsecond')
 ON CONFLICT (name) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, clock_ahead = excluded.clock_ahead, silence = excluded.silence
 WHERE r.instance = excluded.instance AND r.backend_pid = 0`

@@ -72,7 +72,7 @@ func (u *unit) tires(ctx context.Context) bool {
 		if time.Since(since) < u.cfg.Dormant || !u.flows() {
 			continue
 		}
-		if report, err := u.ask(ctx, func(*pgx.Conn) error { return nil }); err == nil && !report.Waits(u.names()) {
+		if report, err := u.ask(ctx); err == nil && !report.Waits(u.names()) {
 			return true
 		}
 	}
@@ -93,8 +93,8 @@ func (u *unit) flows() bool {
 	return true
 }
 
-// ask reads the whole report on a connection of its own, which f has before.
-func (u *unit) ask(ctx context.Context, f func(*pgx.Conn) error) (*health.Report, error) {
+// ask reads the whole report on a connection of its own.
+func (u *unit) ask(ctx context.Context) (*health.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
 	conn, err := u.watch.conn(ctx)
@@ -102,9 +102,6 @@ func (u *unit) ask(ctx context.Context, f func(*pgx.Conn) error) (*health.Report
 		return nil, err
 	}
 	defer connect.Close(conn)
-	if err := f(conn); err != nil {
-		return nil, err
-	}
 	return health.StatusWith(ctx, verbs.Bounded(conn, statementFor), nil, false)
 }
 
