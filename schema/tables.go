@@ -20,8 +20,8 @@ const (
 // of two allows for small corrections of the clock.
 const LeasedSQL = `lease_until > clock_timestamp() AND lease_until <= clock_timestamp() + 2 * lease`
 
-// DormantSQL is the condition that a row of outbox.relays is of a relay that is dormant: it has no session, and has looked
-// at the database within the time for which its row says that it may be silent.
+// DormantSQL is the condition that a row of outbox.relays is of a relay that is dormant: it has no session, and has
+// looked at the database within the time for which its row says that it may be silent.
 const DormantSQL = `(backend_pid = 0 AND abs(extract(epoch FROM clock_timestamp() - heartbeat_at)) < extract(epoch FROM silence))`
 
 // ShardCount is the number of shards; they are numbered from 0.

@@ -25,7 +25,8 @@ func (r *Report) asleep(g *Group) bool {
 	})
 }
 
-// DormantState is the state of a [Live] part of a database to which its relay has no connection, because nothing happens.
+// DormantState is the state of a [Live] part of a database to which its relay has no connection, because nothing
+// happens.
 const DormantState = "dormant"
 
 func (r *Report) readRelays(ctx context.Context, tx pgx.Tx) error {

@@ -32,7 +32,8 @@ type Database struct {
 
 // Fingerprint is the same for databases whose settings are, apart from secrets, which it says nothing of.
 func (c *Config) Fingerprint() string {
-	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations, c.Dormant, c.DormantPoll}) // settings have no other types
+	// Settings have no other types than those that have a form in JSON.
+	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations, c.Dormant, c.DormantPoll})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
 }

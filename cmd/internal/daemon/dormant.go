@@ -188,7 +188,9 @@ func (s *sleeper) look(ctx context.Context) (cause string, err error) {
 		if err != nil {
 			return "", err
 		}
-		if slices.ContainsFunc(backlogs, func(b health.Backlog) bool { return b.Pending.N > 0 && slices.Contains(u.names(), b.Destination) }) {
+		if slices.ContainsFunc(backlogs, func(b health.Backlog) bool {
+			return b.Pending.N > 0 && slices.Contains(u.names(), b.Destination)
+		}) {
 			return "messages wait", nil
 		}
 		s.report, s.readAt = s.report.Unchanged(at), began

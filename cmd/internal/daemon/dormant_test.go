@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/internal/testnet"
 )
 
 // sleepy makes a daemon dormant soon. Its looks are longer apart than what a test does between two of them.
@@ -52,7 +55,8 @@ func TestADormantDatabaseHasNoConnectionAndIsDeliveredFromWithinAPoll(t *testing
 	if n := db.Value("SELECT count(*) FROM outbox.cursors WHERE lease_until > clock_timestamp()"); n != "0" {
 		t.Errorf("%s leases were kept", n)
 	}
-	if r := seenIn(db); !r.Verdict.State.OK() || !strings.Contains(r.Verdict.Cause, "dormant") || len(r.Relays) != 1 || !r.Relays[0].Dormant {
+	if r := seenIn(db); !r.Verdict.State.OK() || !strings.Contains(r.Verdict.Cause, "dormant") ||
+		len(r.Relays) != 1 || !r.Relays[0].Dormant {
 		t.Errorf("another program sees %s, and relays %+v", r.Verdict.Sentence(), r.Relays)
 	}
 	if code, body := m.get("/databases/db/readyz"); code != 200 || !strings.Contains(body, "dormant") {
@@ -96,7 +100,7 @@ func TestAMessageThatWasWrittenBeforeWakesADormantRelay(t *testing.T) {
 }
 
 // What is held has a time at which it is due, or an operator who looks at it, so the relay stays.
-func TestWhatIsPausedKeepsARelayAwakeWhileSomethingWaits(t *testing.T) {
+func TestWhatWaitsBehindAPauseKeepsARelayFromBeingDormant(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	db := installed(t)
@@ -136,7 +140,7 @@ func TestADormantRelayEndsAtOnceAndLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-await.Context(t).Done():
 		t.Fatal("it doesn't end")
 	}
 	if n := db.Value("SELECT count(*) FROM outbox.relays"); n != "0" {
@@ -151,12 +155,29 @@ func TestADormantDatabaseThatIsAwayIsBroken(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	db := installed(t)
-	m := deliverFrom(t, from("db", db.Config(), sleepy(time.Second, nil)))
+	address := db.Config()
+	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
+	host, port, err := net.SplitHostPort(proxy.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+	m := deliverFrom(t, from("db", address, sleepy(time.Second, nil)))
 	m.send(db, "first")
 	m.dormant(db)
-	name := db.Value("SELECT current_database()")
-	db.Exec("ALTER DATABASE " + name + " ALLOW_CONNECTIONS false")
+	if err := proxy.Down(); err != nil {
+		t.Fatal(err)
+	}
 	await.Until(t, "the verdict is broken", func() bool { return m.d.units[0].watch.health().State == health.StateBroken })
+	if err := proxy.Up(); err != nil {
+		t.Fatal(err)
+	}
+	m.send(db, "second")
+	m.dormant(db)
 }
 
 // A dormant relay has no lease, and is not missed.

@@ -56,7 +56,8 @@ type sums struct {
 
 func newSums(b *book, worst int, units func() []*unit) *sums {
 	s := &sums{worst: worst, units: units, databases: b.describe("databases", "gauge",
-		"Databases of this relay by the state of their verdicts, without those that another relay delivers from. Those that are dormant, and well, are in that state alone.", "state")}
+		"Databases of this relay by the state of their verdicts, without those that another relay delivers from. "+
+			"Those that are dormant, and well, are in that state alone.", "state")}
 	b.add(s)
 	return s
 }
