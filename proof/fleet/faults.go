@@ -17,6 +17,8 @@ type happened struct {
 	moves       int
 }
 
+var faultKinds = []string{"kill", "freeze", "stop", "roll"}
+
 // disturb has faults happen for the time that they are to, with a quiet time before each.
 func (b *bed) disturb(ctx context.Context) error {
 	began := time.Now()
@@ -57,15 +59,15 @@ func (b *bed) quiet(ctx context.Context, d time.Duration) error {
 func (b *bed) one(ctx context.Context) error {
 	relay := b.relays[b.rng.IntN(len(b.relays))]
 	away := time.Duration(1+b.rng.IntN(5)) * time.Second
-	switch b.rng.IntN(4) {
-	case 0:
+	switch b.faultKinds[b.rng.IntN(len(b.faultKinds))] {
+	case "kill":
 		return b.during(ctx, "kill -9", relay, func() error {
 			if err := relay.Kill(); err != nil {
 				return err
 			}
 			return b.again(ctx, relay, away)
 		})
-	case 1:
+	case "freeze":
 		return b.during(ctx, "frozen", relay, func() error {
 			if err := relay.Freeze(); err != nil {
 				return err
@@ -75,7 +77,7 @@ func (b *bed) one(ctx context.Context) error {
 			}
 			return relay.Thaw()
 		})
-	case 2:
+	case "stop":
 		return b.during(ctx, "stopped", relay, func() error { return b.restart(ctx, relay, away) })
 	default:
 		return b.during(ctx, "rolling restart", nil, func() error {

@@ -16,6 +16,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,7 @@ type options struct {
 	period                               time.Duration
 	seed                                 uint64
 	binary                               string
+	faultKinds                           []string
 }
 
 func fleet(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -42,9 +45,16 @@ func fleet(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags.IntVar(&o.rate, "rate", 200, "messages a second over all databases, at least one for each")
 	flags.DurationVar(&o.period, "for", 2*time.Minute, "how long there are faults")
 	flags.Uint64Var(&o.seed, "seed", 1, "of the faults")
+	faults := flags.String("faults", strings.Join(faultKinds, ","), "those that happen to processes")
 	flags.StringVar(&o.binary, "binary", "", "the outbox to run (default: built here)")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	o.faultKinds = strings.Split(*faults, ",")
+	for _, kind := range o.faultKinds {
+		if !slices.Contains(faultKinds, kind) {
+			return fmt.Errorf("-faults: there is no %q, only %s", kind, strings.Join(faultKinds, ", "))
+		}
 	}
 	if o.clusters < 1 || o.processes < 2 || o.databases < o.clusters || o.rate < o.databases || o.period < time.Minute {
 		return errors.New("nothing to run: see -h")

@@ -22,13 +22,14 @@ type Config struct {
 	HTTP         HTTP          `json:"http" jsonschema:"Health, metrics and the API of operators."`
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
+	Quota        Quota         `json:"quota" jsonschema:"What may be sent a second, to all destinations together; where there are several databases, of each."`
 	Telemetry    Telemetry     `json:"telemetry" jsonschema:"Traces of what is sent. Spans are made of messages whose trace is sampled."`
 	Limits       Limits        `json:"limits" jsonschema:"What this process may use, for all of its databases together."`
 	Fleet        *Fleet        `json:"fleet" jsonschema:"Equal processes that share the databases. None: this process delivers from all of them, or stands by."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
-	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify and destinations at the top level are their defaults."`
+	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, notify, quota and destinations at the top level are their defaults."`
 	DatabasesDir string        `json:"databases_dir" jsonschema:"Folder of files, *.yaml, that are a database each; its name is the file's unless the file has one. Relative to this file."`
-	Discover     []Discovery   `json:"discover" jsonschema:"Where databases are looked for while the relay runs. Retention, notify and destinations at the top level are their defaults."`
+	Discover     []Discovery   `json:"discover" jsonschema:"Where databases are looked for while the relay runs. Retention, notify, quota and destinations at the top level are their defaults."`
 }
 
 // Log configures logging.
@@ -70,7 +71,7 @@ func (c Config) All() []Effective {
 	for _, e := range c.Databases {
 		one := c
 		one.Databases, one.Discover = nil, nil
-		one.Database, one.Retention, one.Notify, one.Destinations = e.Database, e.Retention, e.Notify, e.Destinations
+		one.Database, one.Retention, one.Notify, one.Quota, one.Destinations = e.Database, e.Retention, e.Notify, e.Quota, e.Destinations
 		all = append(all, Effective{e.Name, one})
 	}
 	return all

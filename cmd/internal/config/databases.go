@@ -15,6 +15,7 @@ type Entry struct {
 	Database     Database      `json:"database" jsonschema:"The PostgreSQL database that holds the outbox."`
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again."`
+	Quota        Quota         `json:"quota" jsonschema:"What may be sent of one database a second, to all of its destinations together."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
 
@@ -29,7 +30,7 @@ type Database struct {
 
 // Fingerprint is the same for databases whose settings are, apart from secrets, which it says nothing of.
 func (c *Config) Fingerprint() string {
-	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations}) // settings have no other types
+	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Quota, c.Destinations}) // settings have no other types
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
 }

@@ -30,6 +30,7 @@ type Discovery struct {
 
 	Retention    Retention     `json:"retention" jsonschema:"Removal of messages that every destination has had."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again."`
+	Quota        Quota         `json:"quota" jsonschema:"What may be sent of one database a second, to all of its destinations together."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
 

@@ -214,9 +214,8 @@ func (u *unit) announce(runs func(part int) bool) {
 // handOver finds out when a part may end that isn't this process's any more: when the next owner waits for it. So no
 // destination pauses longer than the drain takes, and a part whose next owner can't reach the database goes on here.
 type handOver struct {
-	unit  *unit
-	conn  *pgx.Conn
-	timer *time.Timer
+	unit *unit
+	conn *pgx.Conn
 }
 
 // wanted are the parts that others have to have.

@@ -81,19 +81,19 @@ func TestAnIdleDatabaseCostsOneConnectionHoweverManyPartsItHas(t *testing.T) {
 	m.send(db, "first")
 	m.rests(db)
 
-	epochs := db.Value("SELECT sum(epoch) FROM outbox.cursors")
+	epochs := db.Value("SELECT sum(epoch)::bigint FROM outbox.cursors")
 	db.Exec(`SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name LIKE 'outbox %'`)
-	m.send(db, "after the connection was lost")
+	m.send(db, "afterwards")
 	db.Await("SELECT sum(epoch) > " + epochs + " FROM outbox.cursors") // all leases were on it
 	m.rests(db)
 
-	epochs = db.Value("SELECT sum(epoch) FROM outbox.cursors")
+	epochs = db.Value("SELECT sum(epoch)::bigint FROM outbox.cursors")
 	db.Exec(`INSERT INTO outbox.messages (topic, key, payload) SELECT 't', i::text, '{}' FROM generate_series(1, 20000) i`)
 	await.Until(t, "it delivers with connections of its own", func() bool { return connected(db) > restSessions })
 	db.Await("SELECT bool_and(delivered >= 5000) AND sum(delivered) = 2 * 20002 FROM outbox.cursors")
 	m.rests(db)
-	if now := db.Value("SELECT sum(epoch) FROM outbox.cursors"); now != epochs {
+	if now := db.Value("SELECT sum(epoch)::bigint FROM outbox.cursors"); now != epochs {
 		t.Errorf("leases were lost on the way: epochs %s, then %s", epochs, now)
 	}
 	db.Await("SELECT bool_and(locked AND lease > interval '30 seconds') FROM outbox.cursors")
@@ -182,7 +182,7 @@ func TestARelayThatIsCutOffWhileItRestsIsReplacedBeforeItsLeaseExpires(t *testin
 	db.Await("SELECT locked AND lease > interval '30 seconds' FROM outbox.cursors")
 	two := deliverFrom(t, from("db", db.Config(), func(c *config.Config) { c.Name = "two" }))
 	db.Await("SELECT count(*) > 0 FROM outbox.relays WHERE name = 'two'")
-	until := db.Value("SELECT lease_until FROM outbox.cursors")
+	until := db.Value("SELECT lease_until::text FROM outbox.cursors")
 	if err := proxy.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -194,5 +194,8 @@ func TestARelayThatIsCutOffWhileItRestsIsReplacedBeforeItsLeaseExpires(t *testin
 	if err := proxy.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	two.rests(db)
+	await.Until(t, "it has one connection", func() bool {
+		return db.Value(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'outbox relay two'`) == "1"
+	})
 }
