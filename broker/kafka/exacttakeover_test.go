@@ -155,6 +155,27 @@ func TestWhoTakesOverAtOnceSendsNothingAgain(t *testing.T) {
 	}
 }
 
+// recognized is a source, and its session, where something happens when the broker has been recognized.
+type recognized struct {
+	relay.Source
+	relay.Coupled
+	meanwhile func()
+}
+
+func (s recognized) Acquire(ctx context.Context) (relay.Session, error) {
+	session, err := s.Source.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Coupled = session.(relay.Coupled)
+	return s, nil
+}
+
+func (s recognized) Recognize(ctx context.Context, names []string) error {
+	defer s.meanwhile()
+	return s.Coupled.Recognize(ctx, names)
+}
+
 // A relay whose session ends before it has taken up the transactional ids believes for an hour that it has the lease.
 func TestARelayThatWasOvertakenAtOnceFencesItsSuccessorOnceAtMost(t *testing.T) {
 	t.Parallel()
@@ -162,16 +183,17 @@ func TestARelayThatWasOvertakenAtOnceFencesItsSuccessorOnceAtMost(t *testing.T) 
 	late := d.open(0)
 	var successor *exactRelay
 	var again []relay.Delivery
-	session, err := late.Source(interrupted{d.source(), func() {
+	session, err := late.Source(recognized{Source: d.source(), meanwhile: func() {
 		next := d.standBy()
 		d.endSession()
 		successor = next()
 		again = successor.read(30)
 		successor.deliver(again[:10])
 	}}).Acquire(patient(t))
-	if err == nil {
-		t.Cleanup(func() { _ = session.Close(context.Background()) })
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = session.Close(context.Background()) })
 	successor.deliver(again[10:20]) // the late one may have fenced it
 	for i := 20; i < 30; i++ {
 		unavailable(t, late.Publish(patient(t), messagesOf(again[:1])), 1)
