@@ -29,27 +29,63 @@ var _ relay.Wrapper = (*fair)(nil)
 func (b *fair) Unwrap() relay.Broker { return b.Broker }
 
 // Publish sends a batch as a whole where no other destination uses the client, and else by portions, one after the
-// other. What comes behind a portion with a failure is skipped: the next call has it.
+// other. A message whose key has failed in an earlier portion is skipped. After an unavailable error nothing more is
+// tried: all of the rest get that answer.
 func (b *fair) Publish(ctx context.Context, batch []*outbox.Message) []error {
 	most, shares := b.sender.Shares()
 	if !shares {
 		return b.send(ctx, batch, sizeOf(batch))
 	}
-	for from := 0; from < len(batch); {
-		part, size := portion(batch[from:], most)
+	var answers []error // nil while none has failed
+	var at []int        // of each of rest, its index in the batch; nil while none has failed
+	for rest := batch; len(rest) > 0; {
+		part, size := portion(rest, most)
 		errs := b.send(ctx, part, size)
-		if errs != nil && len(part) < len(batch) {
-			all := slices.Repeat([]error{outbox.ErrSkipped}, len(batch))
-			clear(all[:from+len(part)])
-			copy(all[from:], errs)
-			errs = all
+		rest = rest[len(part):]
+		if errs == nil && answers == nil {
+			continue
 		}
+		if answers == nil {
+			answers = make([]error, len(batch))
+			for i := len(batch) - len(rest) - len(part); i < len(batch); i++ {
+				at = append(at, i)
+			}
+		}
+		for i, err := range errs {
+			answers[at[i]] = err
+		}
+		at = at[len(part):]
 		if errs != nil {
-			return errs
+			rest, at = unfailed(rest, at, part, errs, answers)
 		}
-		from += len(part)
 	}
-	return nil
+	return answers
+}
+
+// unfailed returns what is left to send of rest, whose indices are at, behind a portion with failures. The others get
+// their answers.
+func unfailed(rest []*outbox.Message, at []int, part []*outbox.Message, errs, answers []error) (left []*outbox.Message, leftAt []int) {
+	failed := make(map[string]bool)
+	var outage error
+	for i, err := range errs {
+		if key := part[i].OrderingKey(); err != nil && key != "" {
+			failed[key] = true
+		}
+		if outage == nil && outbox.IsUnavailable(err) {
+			outage = err
+		}
+	}
+	for i, m := range rest {
+		switch {
+		case outage != nil:
+			answers[at[i]] = outage
+		case failed[m.OrderingKey()]:
+			answers[at[i]] = outbox.ErrSkipped
+		default:
+			left, leftAt = append(left, m), append(leftAt, at[i])
+		}
+	}
+	return left, leftAt
 }
 
 // send is one call to the client.

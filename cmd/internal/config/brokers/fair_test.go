@@ -12,6 +12,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/relay"
+	"github.com/pgoutbox/outbox/relay/relaytest"
 )
 
 // recorder is a client that notes how large calls are, and refuses one message. Each call takes longer, so that
@@ -72,13 +73,13 @@ func TestABatchIsSentByPortionsOnlyWhileOthersUseTheClient(t *testing.T) {
 
 		batch := batchOf(600)
 		client.refuses = batch[260]
-		errs := publish(one, batch, 250, 250)
+		errs := publish(one, batch, 250, 250, 86) // 14 of the last 100 have the key of the one that is refused
 		for i, err := range errs {
 			var want error
 			switch {
 			case i == 260:
 				want = errRefused
-			case i >= 500:
+			case i >= 500 && i%7 == 260%7:
 				want = outbox.ErrSkipped
 			}
 			if err != want {
@@ -109,4 +110,50 @@ func TestACallThatGivesUpItsTurnIsUnavailable(t *testing.T) {
 		end()
 		<-ended
 	})
+}
+
+// beside is a client that another destination has used just before each call.
+type beside struct {
+	relay.Broker
+	other *bounds.Sender
+}
+
+func (b beside) Unwrap() relay.Broker { return b.Broker }
+
+func (b beside) Publish(ctx context.Context, batch []*outbox.Message) []error {
+	if turn, err := b.other.Begin(context.WithoutCancel(ctx), bounds.Amount{Messages: 1}); err == nil {
+		b.other.End(turn)
+	}
+	return b.Broker.Publish(ctx, batch)
+}
+
+// kept is a client that others still use.
+type kept struct{ relay.Broker }
+
+func (k kept) Unwrap() relay.Broker { return k.Broker }
+
+func (kept) Close() error { return nil }
+
+func TestASharedClientKeepsABrokersPromises(t *testing.T) {
+	t.Parallel()
+	harness := func(t *testing.T) relaytest.BrokerHarness {
+		m := relaytest.NewMemory()
+		m.Identify("memory")
+		m.Limit(1 << 20)
+		m.Unknown("nowhere", true)
+		step := func(do func()) func() error { return func() error { do(); return nil } }
+		return relaytest.BrokerHarness{
+			Open: func(t *testing.T) relay.Broker {
+				order := bounds.NewFair(bounds.Amount{Messages: 512, Bytes: 1 << 20}) // portions of 4 messages at first
+				return beside{&fair{kept{m}, order.Sender(1)}, order.Sender(1)}
+			},
+			Topics:       [2]string{"one", "two"},
+			Read:         func(context.Context) ([]outbox.Message, error) { return m.Messages(), nil },
+			TooLarge:     1<<20 + 1,
+			UnknownTopic: "nowhere",
+			Faults:       &relaytest.BrokerFaults{Kill: step(m.Kill), Restart: step(m.Restart), Freeze: step(m.Freeze), Thaw: step(m.Thaw)},
+		}
+	}
+	t.Run("promises", func(t *testing.T) { relaytest.RunBroker(t, harness) })
+	t.Run("faults", func(t *testing.T) { relaytest.RunBrokerFaults(t, harness) })
 }
