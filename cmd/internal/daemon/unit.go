@@ -252,7 +252,7 @@ const (
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
-	for pause := beginPause; u.registration == nil && u.watch.outbox; pause = min(2*pause, longestBeginPause) {
+	for pause := beginPause; u.registration == nil && u.watch.ofOutbox(); pause = min(2*pause, longestBeginPause) {
 		choices, changed := u.placed.now()
 		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
 			return nil
