@@ -22,7 +22,16 @@ type simDestination struct {
 	cursor int // settled prefix of table
 	holds  map[string][]simHold
 	dead   map[int64]bool
-	epoch  int
+
+	// the lease: its row, who has its lock, and who waits for it
+	epoch, ownedBy int
+	leaseUntil     time.Time
+	locked         bool        // as the row says of the owner
+	lock           *simSession // nil: free
+	line           []*simWaiter
+	orphans        []*simSession
+	names          int
+	early          bool // it was taken before it had expired
 
 	// the broker
 	down     bool
@@ -51,6 +60,8 @@ type simRelay struct {
 	dirty   bool      // something happened since it was asked
 	wake    time.Time // when it wants to be asked, by its own clock
 	setBack bool      // its clock was
+	session *simSession
+	frozen  bool // it doesn't renew its lease
 	gone    bool
 
 	paused map[pauseTarget]bool // as it was told
@@ -120,18 +131,13 @@ func (d *simDestination) trace(format string, args ...any) {
 // clock is what a relay takes for the time.
 func (d *simDestination) clock(r *simRelay) time.Time { return d.now.Add(r.skew) }
 
-// start lets a relay take the lease.
-func (d *simDestination) start() {
-	d.epoch++
-	r := &simRelay{core: newCore(d.cfg, d.rng.Float64), epoch: d.epoch, read: d.cursor, dirty: true, told: map[string]bool{}}
-	if d.rng.IntN(4) == 0 {
-		r.skew = time.Duration(d.rng.IntN(7200)-3600) * time.Second
+// owner is the relay that was the last to begin; nil: none runs.
+func (d *simDestination) owner() *simRelay {
+	if len(d.relays) == 0 {
+		return nil
 	}
-	d.relays = append(d.relays, r)
-	d.trace("relay %d starts at %d, its clock is off by %v", d.epoch, d.cursor, r.skew)
+	return d.relays[len(d.relays)-1]
 }
-
-func (d *simDestination) owner() *simRelay { return d.relays[len(d.relays)-1] }
 
 // close closes a topic, or opens it again.
 func (d *simDestination) close(topic string) {
@@ -144,6 +150,9 @@ func (d *simDestination) close(topic string) {
 
 // jump sets a relay's clock forward or back, by up to an hour.
 func (d *simDestination) jump() {
+	if len(d.relays) == 0 {
+		return
+	}
 	r := d.relays[d.rng.IntN(len(d.relays))]
 	by := time.Duration(d.rng.IntN(7200)-3600) * time.Second
 	if d.rng.IntN(2) == 0 {
@@ -240,7 +249,9 @@ func (d *simDestination) complete(r *simRelay, i int) error {
 // shutDown ends the relay in good order, with nothing else going wrong: what was delivered is settled then,
 // so the next one repeats nothing.
 func (d *simDestination) shutDown() error {
-	r := d.owner()
+	r := d.current()
+	d.relays = slices.DeleteFunc(d.relays, func(other *simRelay) bool { return other == r })
+	d.leaveAll()
 	d.relays = []*simRelay{r}
 	d.faults, d.stopping = false, false
 	outage := d.down || r.core.outage.failures > 0 || d.paused[pauseTarget{}] || r.paused[pauseTarget{}]
@@ -261,8 +272,7 @@ func (d *simDestination) shutDown() error {
 				}
 			}
 			d.faults, d.relays = true, nil
-			d.start()
-			return nil
+			return d.release(r)
 		}
 		if len(r.pending) == 0 {
 			d.now = d.now.Add(time.Duration(1+d.rng.IntN(20)) * time.Millisecond)
@@ -413,6 +423,12 @@ func (d *simDestination) accept(asked time.Time, m *Delivery) error {
 }
 
 func (d *simDestination) doSettle(r *simRelay, st *Settlement) error {
+	if r.session.ended && d.rng.IntN(2) == 0 {
+		d.trace("relay %d learns that its session has ended", r.epoch)
+		r.gone = true
+		return nil
+	}
+	// What a session that has ended leaves under way may come late. The epoch alone decides.
 	if r.epoch != d.epoch {
 		d.trace("relay %d is fenced", r.epoch)
 		r.gone = true
@@ -428,12 +444,16 @@ func (d *simDestination) doSettle(r *simRelay, st *Settlement) error {
 		}
 		d.trace("relay %d loses its session in a commit (applied: %v)", r.epoch, applied)
 		r.gone = true
-		d.start()
+		d.leave(r.session)
+		if d.rng.IntN(2) == 0 {
+			d.start()
+		}
 		return nil
 	}
 	if err := d.apply(r, st); err != nil {
 		return err
 	}
+	d.prolong(r)
 	r.core.onSettled(d.clock(r))
 	return nil
 }

@@ -24,7 +24,7 @@ var (
 )
 
 // TestEveryScheduleKeepsThePromises drives cores through seeded schedules of reads, outcomes in any
-// order, crashes, zombies, outages, poison, delays, operators and clocks that jump, against a model of the
+// order, crashes, zombies, take-overs, outages, poison, delays, operators and clocks that jump, against a model of the
 // database and the brokers. A failing seed replays with -sim.seed and tells its story.
 func TestEveryScheduleKeepsThePromises(t *testing.T) {
 	if *simSeed != 0 {
@@ -98,6 +98,11 @@ type simCounts struct {
 	Crowded                                                                       int // times that a relay remembers too many lanes
 	Paused, Throttled                                                             int // by an operator
 	Parted                                                                        int // topics that stayed closed while the others finished
+	Early, Lapsed                                                                 int // take-overs before a lease expires, and after
+	Cut                                                                           int // sessions that ended before their process
+	Outliving                                                                     int // locks that outlived their process
+	Lockless, LockedLate                                                          int // owners without the lock, and that had it later
+	Changes                                                                       int // of the connection that has the lock
 	// destinations that were away while all others finished
 	Outlived int
 }
@@ -109,7 +114,10 @@ func (c *simCounts) faults() map[string]*int {
 		"zombies": &c.Zombies, "outages": &c.Outages, "operators": &c.Requeued, "stops": &c.Stops, "clocks that jump": &c.Jumps,
 		"replays": &c.Replayed, "heads without a time": &c.Healed, "relays that remember too many lanes": &c.Crowded,
 		"pauses": &c.Paused, "throttles": &c.Throttled, "closed topics": &c.Closed, "a topic that is closed to the end": &c.Parted,
-		"filters": &c.Deselect, "a destination that is away to the end": &c.Outlived,
+		"take-overs before a lease expires": &c.Early, "take-overs of expired leases": &c.Lapsed, "sessions that end": &c.Cut,
+		"locks that outlive a process": &c.Outliving, "owners without the lock": &c.Lockless, "locks that come late": &c.LockedLate,
+		"connections that change": &c.Changes,
+		"filters":                 &c.Deselect, "a destination that is away to the end": &c.Outlived,
 	}
 }
 
@@ -194,15 +202,25 @@ func (s *simulation) write(n int) {
 // step lets one thing happen at a destination.
 func (s *simulation) step(d *simDestination) error {
 	s.now = s.now.Add(time.Duration(s.rng.IntN(5)) * time.Millisecond)
+	if err := d.tend(); err != nil {
+		return err
+	}
 	for _, r := range d.relays {
 		if err := d.ask(r); err != nil {
 			return err
 		}
 	}
 	if s.faults {
-		s.fault(d)
+		if err := s.fault(d); err != nil {
+			return err
+		}
 	}
-	d.relays = slices.DeleteFunc(d.relays, func(r *simRelay) bool { return r.gone })
+	d.relays = slices.DeleteFunc(d.relays, func(r *simRelay) bool {
+		if r.gone {
+			d.leave(r.session)
+		}
+		return r.gone
+	})
 	if d.stopping {
 		return d.shutDown()
 	}
@@ -211,22 +229,30 @@ func (s *simulation) step(d *simDestination) error {
 	}
 	// Nothing is under way here: time passes until something is due.
 	s.now = s.now.Add(time.Duration(1+s.rng.IntN(200)) * time.Millisecond)
-	d.sleep(d.owner())
+	if r := d.owner(); r != nil {
+		d.sleep(r)
+	}
 	return nil
 }
 
-func (s *simulation) fault(d *simDestination) {
+func (s *simulation) fault(d *simDestination) error {
 	switch s.rng.IntN(60) {
 	case 0:
 		s.counts.Crashes++
-		d.relays = nil
+		d.leaveAll()
 		d.trace("crash")
-		d.start()
+		if s.rng.IntN(2) == 0 {
+			d.start()
+		}
 	case 1:
 		// The owner freezes past its lease; it goes on later, beside the new owner.
-		if len(d.relays) < 3 {
+		if r := d.current(); r != nil && len(d.relays) < 3 {
 			s.counts.Zombies++
-			d.start()
+			r.frozen = true
+			if s.now.Before(d.leaseUntil) {
+				s.now = d.leaseUntil
+			}
+			d.trace("relay %d freezes", r.epoch)
 		}
 	case 2, 3:
 		d.down = !d.down
@@ -241,7 +267,7 @@ func (s *simulation) fault(d *simDestination) {
 	case 6:
 		d.operate()
 	case 7:
-		d.stopping = true
+		d.stopping = d.current() != nil
 	case 8:
 		d.jump()
 	case 10, 11:
@@ -250,7 +276,14 @@ func (s *simulation) fault(d *simDestination) {
 		d.replay()
 	case 9:
 		d.close(simTopics[s.rng.IntN(len(simTopics))])
+	case 13:
+		d.cut()
+	case 14:
+		return d.change()
+	case 15:
+		d.desert()
 	}
+	return nil
 }
 
 var simTopics = []string{"t", "t", "t", "u", "v"}
@@ -270,7 +303,7 @@ func (s *simulation) finish() error {
 	s.trace("the world heals")
 	if parted := s.destinations[s.rng.IntN(len(s.destinations))]; parted.cfg.MaxHeldLanes > len(s.table) {
 		parted.close("u")
-		parted.relays = nil // one whose clock is behind would wait an hour, while the topic is asked for every second
+		parted.leaveAll() // one whose clock is behind would wait an hour, while the topic is asked for every second
 		parted.start()
 		parted.owner().skew = 0
 		if err := s.finishAll((*simDestination).finishedApart); err != nil {

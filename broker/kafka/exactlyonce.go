@@ -38,6 +38,7 @@ type ExactlyOnce struct {
 	ready   atomic.Bool // all ids are taken up, and no outcome is unknown
 	session *session    // nil: none. Changed while gate is write-locked
 	fresh   bool        // the session has not yet taken up the ids
+	tried   bool        // but has begun to
 }
 
 var _ relay.Broker = (*ExactlyOnce)(nil)
@@ -170,9 +171,15 @@ func (e *ExactlyOnce) resume(ctx context.Context) error {
 		if err := e.broker.requireCursorTopic(ctx, e.topic); err != nil {
 			return err
 		}
-	} else if err := e.session.Confirm(ctx); err != nil { // this saves a successor the fencing
-		return err
 	}
+	// The lease may be a successor's long before it would have expired here. Whoever tries once more asks first, or it
+	// would fence the successor with each try.
+	if e.tried {
+		if err := e.session.Confirm(ctx); err != nil {
+			return err
+		}
+	}
+	e.tried = true
 	if err := e.fence(ctx); err != nil {
 		return e.explain(err)
 	}

@@ -58,7 +58,7 @@ func (e *ExactlyOnce) begin(s *session) {
 	e.gate.Lock()
 	defer e.gate.Unlock()
 	e.open.reset()
-	e.session, e.fresh = s, true
+	e.session, e.fresh, e.tried = s, true, false
 	e.ready.Store(false)
 }
 

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -39,9 +42,17 @@ func (c cluster) create(suffix string) testdb.DB {
 	return db
 }
 
+// drop may be called at the end of the test, when its context has ended.
 func (c cluster) drop(suffix string) {
 	c.T.Helper()
-	c.Exec("DROP DATABASE IF EXISTS " + c.base + suffix + " WITH (FORCE)")
+	conn, err := pgx.Connect(context.WithoutCancel(c.T.Context()), c.URL)
+	if err == nil {
+		_, err = conn.Exec(context.Background(), "DROP DATABASE IF EXISTS "+c.base+suffix+" WITH (FORCE)")
+		_ = conn.Close(context.Background())
+	}
+	if err != nil {
+		c.T.Error(err)
+	}
 }
 
 // sends writes a message to a database, and waits until the relay has printed it.
@@ -122,7 +133,7 @@ discover:
 		_, text := get(t, "http://"+address+"/readyz")
 		return strings.Contains(text, `"error"`)
 	})
-	fleet("status").want(exitError, "source shop: BROKEN", "databases can't be looked for").never("password")
+	fleet("status").want(exitError, "BROKEN: databases can't be looked for", "discover[0].cluster.url").never("password")
 	fleet("fleet", "plan").want(exitError, "source shop: does not answer")
 	proxy.Refuse(false)
 	p.sends(a, "a-4")

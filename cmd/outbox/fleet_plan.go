@@ -41,7 +41,7 @@ What is withheld goes when max_vanish of its source allows it: change that, have
 Exits with 1 if a source does not answer, or a database is left out.`,
 		Example: `  outbox fleet plan
   outbox fleet plan --server https://relay.example.com:9187 -o json`,
-		Args: cobra.NoArgs,
+		Args: cobra.NoArgs, Annotations: map[string]string{isVerb: "fleet"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := a.plan(cmd.Context(), sets)
 			if err != nil {

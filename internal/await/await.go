@@ -11,6 +11,10 @@ const (
 	// Patience is for timeouts that a test has to give and that must not be exceeded.
 	Patience = 2 * time.Minute
 
+	// Soon is the limit for what takes milliseconds and can fail to come only by a mistake in the code, where a mutant
+	// is to be caught without waiting for Patience.
+	Soon = 30 * time.Second
+
 	pause = 5 * time.Millisecond
 	looks = 1000
 	// farewell is how much of its package's time Deadline leaves a test to report.
@@ -27,14 +31,29 @@ func Until(t testing.TB, what string, condition func() bool) {
 // UntilElse is Until for a condition that missing describes when it has been waited for in vain.
 func UntilElse(t testing.TB, condition func() bool, missing func() string) {
 	t.Helper()
+	if !within(Patience, condition) {
+		t.Fatalf("waited in vain for: %s", missing())
+	}
+}
+
+// UntilSoon is Until with the limit [Soon].
+func UntilSoon(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	if !within(Soon, condition) {
+		t.Fatalf("waited in vain for: %s", what)
+	}
+}
+
+// within looks for as long as limit, and a thousand times at least.
+func within(limit time.Duration, condition func() bool) bool {
 	began := time.Now()
-	for n := 0; n < looks || time.Since(began) < Patience; n++ {
+	for n := 0; n < looks || time.Since(began) < limit; n++ {
 		if condition() {
-			return
+			return true
 		}
 		time.Sleep(pause)
 	}
-	t.Fatalf("waited in vain for: %s", missing())
+	return false
 }
 
 // Context ends with t, before its cleanups, or at its [Deadline].

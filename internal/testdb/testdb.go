@@ -112,13 +112,27 @@ func (db DB) Await(sql string, args ...any) {
 	db.T.Helper()
 	conn := db.Connect()
 	defer hangUp(conn)
-	await.Until(db.T, sql, func() bool {
+	await.Until(db.T, sql, db.is(conn, sql, args...))
+}
+
+// AwaitSoon is Await with the limit of [await.Soon].
+func (db DB) AwaitSoon(sql string, args ...any) {
+	db.T.Helper()
+	conn := db.Connect()
+	defer hangUp(conn)
+	await.UntilSoon(db.T, sql, db.is(conn, sql, args...))
+}
+
+// is asks for a condition.
+func (db DB) is(conn *pgx.Conn, sql string, args ...any) func() bool {
+	return func() bool {
+		db.T.Helper()
 		var done *bool
 		if err := conn.QueryRow(db.T.Context(), sql, args...).Scan(&done); err != nil {
 			db.T.Fatalf("%s: %v", sql, err)
 		}
 		return done != nil && *done
-	})
+	}
 }
 
 func hangUp(conn *pgx.Conn) { _ = conn.Close(context.Background()) }

@@ -4,10 +4,12 @@
 //	go run ./proof/many
 //	go run ./proof/many -databases 200 -busy 5 -rate 50 -for 30s
 //	go run ./proof/many -databases 1000 -settle 2m
+//	go run ./proof/many -noisy 200000 -broker nats -databases 11 -busy 11
 //
 // Latency is from the start of an INSERT to the receiver. The first message of an idle database is measured where none
 // has come for as long as the others are measured. It fails if a message of a database that doesn't hang is lost. An
-// empty database takes 8 MB of disk.
+// empty database takes 8 MB of disk. With -noisy it measures instead what the busy ones notice of another one that has
+// many messages at once, and shares a broker with them.
 package main
 
 import (
@@ -16,16 +18,17 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/proof/command"
@@ -39,6 +42,9 @@ type options struct {
 	databases, busy, rate int
 	period, settle        time.Duration
 	outbox                string
+
+	backlog, rounds, link int
+	broker                string
 }
 
 func many(ctx context.Context, args []string, out io.Writer) (err error) {
@@ -50,10 +56,15 @@ func many(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags.DurationVar(&o.period, "for", 20*time.Second, "how long each measurement takes")
 	flags.DurationVar(&o.settle, "settle", 20*time.Second, "how long it waits before it measures, until idle databases rest")
 	flags.StringVar(&o.outbox, "outbox", "", "the outbox that is measured, a file (default: build it)")
+	flags.IntVar(&o.backlog, "noisy", 0, "how many messages the first busy database has at once; 0: another measurement")
+	flags.IntVar(&o.rounds, "rounds", 3, "how often that is measured")
+	flags.IntVar(&o.link, "link", 0, "MiB a second that the way to nats has room for; 0: as many as can be")
+	flags.StringVar(&o.broker, "broker", "http", "what all deliver to: http, which no databases share a client of, or nats")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if o.busy < 2 || o.databases <= o.busy || o.rate < 1 || o.rate > 1000 || o.period < time.Second {
+	if o.busy < 2 || o.databases < o.busy || o.backlog == 0 && o.databases == o.busy ||
+		o.broker != "http" && o.broker != "nats" || o.rate < 1 || o.rate > 1000 || o.period < time.Second {
 		return errors.New("nothing to measure: see -h")
 	}
 	b, err := open(ctx, o)
@@ -62,6 +73,9 @@ func many(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 
+	if o.backlog > 0 {
+		return b.noisy(ctx, out)
+	}
 	few, err := b.measure(ctx, o.busy, "")
 	if err != nil {
 		return err
@@ -98,6 +112,9 @@ type bed struct {
 	pg          *servers.Postgres
 	names       []string // of databases
 	receiver    *httptest.Server
+	nats        *servers.NATS // nil: the destinations are webhooks
+	subscriber  *nats.Conn
+	slow        net.Listener // the way to it; nil: it is near
 
 	meter rig.Meter[string] // by payload
 }
@@ -117,6 +134,9 @@ func open(ctx context.Context, o options) (b *bed, err error) {
 	if err == nil {
 		b.pg, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
 			"max_connections": fmt.Sprint(100 + 8*o.databases)}})
+	}
+	if err == nil && o.broker == "nats" {
+		err = b.listen(ctx)
 	}
 	for range o.databases {
 		if err == nil {
@@ -156,6 +176,15 @@ func (b *bed) close() error {
 	var err error
 	if b.pg != nil {
 		err = b.pg.Close()
+	}
+	if b.slow != nil {
+		err = errors.Join(err, b.slow.Close())
+	}
+	if b.subscriber != nil {
+		b.subscriber.Close()
+	}
+	if b.nats != nil {
+		err = errors.Join(err, b.nats.Close())
 	}
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
@@ -256,13 +285,13 @@ func (b *bed) start(ctx context.Context, n int) (*rig.Relay, error) {
 http: {listen: %q}
 destinations:
   - name: web
-    broker: {http: {url: %q, allow_networks: [127.0.0.0/8]}}
+    broker: %s
 databases:
-`, address, b.receiver.URL)
+`, address, b.section())
 	for i, name := range b.names[:n] {
 		fmt.Fprintf(&config, "  - {name: db%d, database: {url: %q}}\n", i, b.pg.URL(name))
 	}
-	relay, err := rig.StartRelay(b.binary, filepath.Clean(b.dir), "many", config.String())
+	relay, err := rig.StartRelay(b.binary, b.folder(), "many", config.String())
 	if err != nil {
 		return nil, err
 	}

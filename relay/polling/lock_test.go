@@ -40,7 +40,7 @@ func (db database) standBy(s *Snapshot) (got <-chan *snapshotSession) {
 		}
 	})
 	conn := db.Connect()
-	await.Until(db.T, "it waits for the lock", func() bool {
+	await.UntilSoon(db.T, "it waits for the lock", func() bool {
 		waiting, err := Awaited(ctx, conn, s.destination, s.cfg.Group)
 		if err != nil {
 			db.T.Fatal(err)
@@ -127,7 +127,7 @@ func TestWhoStandsByHasTheLeaseWhenItIsGivenBack(t *testing.T) {
 	pid := dial.PID(owner.lease.Link.Conn)
 	ended := make(chan error, 1)
 	go func() { ended <- owner.Close(t.Context()) }()
-	db.Await("SELECT $1::integer = ANY (pg_blocking_pids($2::integer))", conn.PgConn().PID(), pid)
+	db.AwaitSoon("SELECT $1::integer = ANY (pg_blocking_pids($2::integer))", conn.PgConn().PID(), pid)
 	if got := db.Value(`SELECT string_agg(pid::text, ' ') FROM pg_locks
 		WHERE locktype = 'advisory' AND granted AND classid = 'outbox.cursors'::regclass
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); got != fmt.Sprint(pid) {
@@ -164,7 +164,7 @@ func TestAnOwnerWithoutTheLockKeepsItsLeaseAndHasTheLockLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It gives the lock back, and waits for none.
-	db.Await(`SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox.cursors'::regclass
+	db.AwaitSoon(`SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND classid = 'outbox.cursors'::regclass
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 	if err := owner.lease.Write(t.Context(), 0, owner.position, nil); err != nil {
 		t.Errorf("the owner has lost its lease: %v", err)
@@ -222,7 +222,7 @@ func TestARelayThatIsCutOffKeepsTheLockNoLongerThanItsLease(t *testing.T) {
 		t.Errorf("the epoch went from %d to %d", owner.lease.Epoch, next.lease.Epoch)
 	}
 	// The server ends the silent session. Then the new owner has the lock, and the next one is as fast as ever.
-	db.Await("SELECT locked FROM outbox.cursors WHERE epoch = $1", next.lease.Epoch)
+	db.AwaitSoon("SELECT locked FROM outbox.cursors WHERE epoch = $1", next.lease.Epoch)
 	closed(t, next)
 }
 

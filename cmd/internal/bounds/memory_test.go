@@ -114,7 +114,9 @@ func TestWhoHasNothingInFlightMayReadAndAPlaceIsKept(t *testing.T) {
 		if _, err := full.Take(soon); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("there is no room: %v", err)
 		}
-		first, err := other.Take(t.Context())
+		minute, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		first, err := other.Take(minute)
 		if err != nil {
 			t.Fatalf("who has nothing may read: %v", err)
 		}

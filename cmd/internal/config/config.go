@@ -24,13 +24,14 @@ type Config struct {
 	Dormant      time.Duration `json:"dormant" min:"0" jsonschema:"After this time without a message the relay has no connection to a database, and gives its leases back. 0: never."`
 	DormantPoll  time.Duration `json:"dormant_poll" jsonschema:"Pause between two looks at a dormant database. A message that is committed meanwhile waits for as long at most."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again. None: nobody; metrics and log tell of them in any case."`
+	Quota        Quota         `json:"quota" jsonschema:"What may be sent a second, to all destinations together; where there are several databases, of each."`
 	Telemetry    Telemetry     `json:"telemetry" jsonschema:"Traces of what is sent. Spans are made of messages whose trace is sampled."`
 	Limits       Limits        `json:"limits" jsonschema:"What this process may use, for all of its databases together."`
 	Fleet        *Fleet        `json:"fleet" jsonschema:"Equal processes that share the databases. None: this process delivers from all of them, or stands by."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. Each destination has a cursor of its own, so that one that is down holds up no other."`
-	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, dormant, dormant_poll, notify and destinations at the top level are their defaults."`
+	Databases    []Entry       `json:"databases" jsonschema:"Several databases, in place of one. Retention, dormant, dormant_poll, notify, quota and destinations at the top level are their defaults."`
 	DatabasesDir string        `json:"databases_dir" jsonschema:"Folder of files, *.yaml, that are a database each; its name is the file's unless the file has one. Relative to this file."`
-	Discover     []Discovery   `json:"discover" jsonschema:"Where databases are looked for while the relay runs. Retention, dormant, dormant_poll, notify and destinations at the top level are their defaults."`
+	Discover     []Discovery   `json:"discover" jsonschema:"Where databases are looked for while the relay runs. Retention, dormant, dormant_poll, notify, quota and destinations at the top level are their defaults."`
 }
 
 // Log configures logging.
@@ -73,7 +74,7 @@ func (c Config) All() []Effective {
 	for _, e := range c.Databases {
 		one := c
 		one.Databases, one.Discover = nil, nil
-		one.Database, one.Retention, one.Notify, one.Destinations = e.Database, e.Retention, e.Notify, e.Destinations
+		one.Database, one.Retention, one.Notify, one.Quota, one.Destinations = e.Database, e.Retention, e.Notify, e.Quota, e.Destinations
 		one.Dormant, one.DormantPoll = e.Dormant, e.DormantPoll
 		all = append(all, Effective{e.Name, one})
 	}

@@ -18,6 +18,7 @@ type Entry struct {
 	Dormant      time.Duration `json:"dormant" min:"0" jsonschema:"After this time without a message the relay has no connection to a database, and gives its leases back. 0: never."`
 	DormantPoll  time.Duration `json:"dormant_poll" jsonschema:"Pause between two looks at a dormant database. A message that is committed meanwhile waits for as long at most."`
 	Notify       *Notify       `json:"notify" jsonschema:"Who is told of messages that will not be tried again."`
+	Quota        Quota         `json:"quota" jsonschema:"What may be sent of one database a second, to all of its destinations together."`
 	Destinations []Destination `json:"destinations" jsonschema:"Where messages go. One with the name of a destination at the top level has its settings, but for those that it gives."`
 }
 
@@ -33,7 +34,7 @@ type Database struct {
 // Fingerprint is the same for databases whose settings are, apart from secrets, which it says nothing of.
 func (c *Config) Fingerprint() string {
 	// Settings have no other types than those that have a form in JSON.
-	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Destinations, c.Dormant, c.DormantPoll})
+	text, _ := json.Marshal([]any{c.Database, c.Retention, c.Notify, c.Quota, c.Destinations, c.Dormant, c.DormantPoll})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
 }

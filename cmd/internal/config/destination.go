@@ -20,6 +20,7 @@ type Destination struct {
 	Format         Format                  `json:"format" jsonschema:"What messages are sent as. None: payloads as they are."`
 	SchemaRegistry *brokers.SchemaRegistry `json:"schema_registry" jsonschema:"Puts payloads into the wire format of schema registries."`
 	Rate           int                     `json:"rate" min:"0" max:"1000000" jsonschema:"Messages a second that are sent at most; each shard group has an equal part. 0: no limit."`
+	Weight         int                     `json:"weight" min:"1" max:"100" jsonschema:"Its share of a broker client that destinations of several databases use at once, beside the others' weights."`
 	ShardGroups    int                     `json:"shard_groups" field:"Groups" min:"1" max:"64" jsonschema:"Number of parts that relays may share among them."`
 	Source         *Source                 `json:"source" jsonschema:"A table that exists already, to be read instead of the outbox. None: the outbox."`
 	Replication    *Replication            `json:"replication" jsonschema:"Reads the write-ahead log instead of polling the outbox. None: the outbox is polled."`
@@ -66,6 +67,7 @@ type Poll struct {
 // SetDefaults gives what a destination has unless told otherwise.
 func (d *Destination) SetDefaults() {
 	engine, table := relay.Defaults(), polling.Defaults()
+	d.Weight = 1
 	fields.Adopt(&d.Delivery, engine)
 	d.DrainTimeout, d.ShardGroups, d.Lease, d.LagObjective = engine.DrainTimeout, table.Groups, table.Lease, table.LagObjective
 	d.Poll = Poll{Busy: table.PollBusy, Idle: table.PollIdle}

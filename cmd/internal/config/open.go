@@ -39,7 +39,7 @@ func (d Destination) Open(o brokers.Opening) (*Opened, error) {
 	var faults settings.Faults
 	var broker relay.Broker
 	var closer io.Closer
-	o.Name, o.Groups, o.Format = d.Name, d.ShardGroups, d.Format.Description()
+	o.Name, o.Groups, o.Weight, o.Format = d.Name, d.ShardGroups, d.Weight, d.Format.Description()
 	kind, field, err := d.Broker.Chosen()
 	faults.Add("Broker", err)
 	if err == nil {

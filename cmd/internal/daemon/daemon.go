@@ -51,7 +51,7 @@ func New(databases []Database, options Options) (*Daemon, error) {
 		reloads: make(chan reload), done: make(chan struct{})}
 	d.options.limits = newLimits(d.cfg.Limits)
 	options = d.options
-	d.process = newProcess(newBook(d.registry, ""), options)
+	d.process = newProcess(newBook(d.registry, ""), options, &d.clients)
 	newFindings(newBook(d.registry, ""), options.Discovery)
 	d.sums = newSums(newBook(d.registry, ""), d.cfg.HTTP.Metrics.Worst, func() []*unit { return *d.routed.Load() })
 	d.gate.Store(newGate(d.cfg.HTTP))

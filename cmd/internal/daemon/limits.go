@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/relay"
 )
 
@@ -149,13 +150,15 @@ type limited struct {
 	server string
 	memory *bounds.Memory
 	share  *bounds.Share
+	quota  *bounds.Quota
 }
 
 var _ relay.Source = (*limited)(nil)
 
 // limit bounds a source of a unit.
 func (u *unit) limit(source relay.Source, share *bounds.Share) relay.Source {
-	return &limited{Source: source, turns: u.options.limits.turns, server: u.server(), memory: u.options.limits.memory, share: share}
+	return &limited{Source: source, turns: u.options.limits.turns, server: u.server(), memory: u.options.limits.memory, share: share,
+		quota: u.quota}
 }
 
 // server is the address of the unit's server.
@@ -174,6 +177,7 @@ func (l *limited) Acquire(ctx context.Context) (relay.Session, error) {
 		turn.End()
 		return nil, err
 	}
+	l.quota.Come()
 	return &limitedSession{Session: session, source: l, turn: turn, behind: true, held: make(map[*bounds.Held]bool)}, nil
 }
 
@@ -183,6 +187,8 @@ type limitedSession struct {
 	source *limited
 	turn   *bounds.Turn
 	behind bool // it has not read yet what had piled up
+
+	gone sync.Once
 
 	mu   sync.Mutex
 	held map[*bounds.Held]bool
@@ -262,6 +268,7 @@ func (s *limitedSession) Close(ctx context.Context) error {
 	err := s.Session.Close(ctx)
 	s.turn.End()
 	s.source.share.Cancel()
+	s.gone.Do(s.source.quota.Go)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for h := range s.held {
@@ -273,7 +280,10 @@ func (s *limitedSession) Close(ctx context.Context) error {
 
 // used are the metrics of the bounds, at the time of the scrape.
 type used struct {
-	limits *limits
+	limits  *limits
+	clients *brokers.Pool
+
+	shared, sharedWaiting, sharedWaited *prometheus.Desc
 
 	sessions, sessionsWaiting, sessionsWaited, sessionsYielded *prometheus.Desc
 	messages, bytes, memoryWaiting, memoryWaited, yielded      *prometheus.Desc
@@ -281,8 +291,13 @@ type used struct {
 	most                                                       *prometheus.Desc
 }
 
-func newUsed(b *book, l *limits) *used {
-	u := &used{limits: l,
+func newUsed(b *book, l *limits, clients *brokers.Pool) *used {
+	u := &used{limits: l, clients: clients,
+		shared: b.describe("broker_clients", "gauge", "Broker clients that destinations share.", "broker"),
+		sharedWaiting: b.describe("broker_calls_waiting", "gauge",
+			"Calls that wait because other destinations use the same client.", "broker"),
+		sharedWaited: b.describe("broker_calls_waited_total", "counter",
+			"Calls that had to wait for those of other destinations.", "broker"),
 		most: b.describe("limit", "gauge", "A bound of the section limits, 0 if there is none.", "limit"),
 		sessions: b.describe("server_sessions", "gauge",
 			"Sessions of this process with a PostgreSQL server.", "server"),
@@ -309,7 +324,8 @@ func newUsed(b *book, l *limits) *used {
 
 func (u *used) Describe(described chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{u.most, u.sessions, u.sessionsWaiting, u.sessionsWaited, u.sessionsYielded, u.messages, u.bytes,
-		u.memoryWaiting, u.memoryWaited, u.yielded, u.catchUps, u.catchUpsWaiting, u.catchUpsWaited} {
+		u.memoryWaiting, u.memoryWaited, u.yielded, u.catchUps, u.catchUpsWaiting, u.catchUpsWaited,
+		u.shared, u.sharedWaiting, u.sharedWaited} {
 		described <- d
 	}
 }
@@ -337,6 +353,11 @@ func (u *used) Collect(collected chan<- prometheus.Metric) {
 		gauge(u.catchUps, float64(t.Having), t.Server)
 		gauge(u.catchUpsWaiting, float64(t.Waiting), t.Server)
 		counter(u.catchUpsWaited, t.Waited, t.Server)
+	}
+	for _, s := range u.clients.Use() {
+		gauge(u.shared, float64(s.Clients), s.Broker)
+		gauge(u.sharedWaiting, float64(s.Waiting), s.Broker)
+		counter(u.sharedWaited, s.Waits, s.Broker)
 	}
 	gauge(u.most, float64(u.limits.connections.Limit()), "connections_per_server")
 	gauge(u.most, float64(m.Most.Messages), "in_flight")

@@ -12,8 +12,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgoutbox/outbox/admin"
 	"github.com/pgoutbox/outbox/cmd/internal/bounds"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
+	"github.com/pgoutbox/outbox/cmd/internal/config/fields"
 	"github.com/pgoutbox/outbox/cmd/internal/connect"
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/testdb"
@@ -222,4 +225,46 @@ func TestTheTurnOfADatabaseWhereNothingHasPiledUpEnds(t *testing.T) {
 		return len(use) == 1 && use[0].Having == 0 && strings.Contains(verdict, "flowing")
 	})
 	m.send(db, "first")
+}
+
+// What a destination has in flight while its broker is away, and then while it is paused, is most of the bound.
+func TestADestinationThatIsPausedHoldsUpNoOtherThoughMemoryIsShort(t *testing.T) {
+	t.Parallel()
+	const messages = 1500
+	db := installed(t)
+	m := deliverFrom(t, from("db", db.Config(), func(c *config.Config) {
+		c.Limits.InFlightBytes = 1 << 20
+		away := fields.Default[config.Destination]()
+		away.Name = "away"
+		away.Broker.Redis = new(fields.Default[brokers.Redis]())
+		away.Broker.Redis.Addresses = []string{"127.0.0.1:1"}
+		c.Destinations = append(c.Destinations, away)
+	}))
+	conn := db.Connect()
+	write := func(topic string) {
+		if _, err := conn.Exec(t.Context(), `INSERT INTO outbox.messages (topic, key, payload)
+			SELECT $1, 'k' || i, convert_to(repeat('x', 2000), 'UTF8') FROM generate_series(1, $2::int) i`, topic, messages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delivered := func(topic string) bool {
+		m.out.mu.Lock()
+		defer m.out.mu.Unlock()
+		return strings.Count(m.out.text.String(), `"`+topic+`"`) == messages
+	}
+	write("before")
+	await.Until(t, "one destination has all, and the other has some in flight", func() bool {
+		return delivered("before") && m.d.options.limits.memory.Use().Used.Messages > 0
+	})
+	away := admin.Target{Destination: "away"}
+	if _, err := admin.Pause(t.Context(), conn, away, admin.ControlOptions{}, admin.Action{Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	write("after")
+	await.Until(t, "one destination has all, though the other is paused", func() bool { return delivered("after") })
+	var n int64
+	err := conn.QueryRow(t.Context(), "SELECT coalesce(sum(delivered), 0) FROM outbox.cursors WHERE destination = 'away'").Scan(&n)
+	if err != nil || n != 0 {
+		t.Errorf("the one that is away has delivered %d: %v", n, err)
+	}
 }

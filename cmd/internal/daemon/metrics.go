@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 	"github.com/pgoutbox/outbox/relay"
 	"github.com/pgoutbox/outbox/relay/retention"
 	"github.com/pgoutbox/outbox/schema"
@@ -116,10 +117,10 @@ type process struct {
 	spans *prometheus.CounterVec
 }
 
-func newProcess(b *book, o Options) *process {
+func newProcess(b *book, o Options, clients *brokers.Pool) *process {
 	build := b.gauge("build_info", "1, with this program's build as labels.", "version", "revision", "goversion", "schema")
 	build.WithLabelValues(o.Version, o.Revision, runtime.Version(), strconv.Itoa(schema.Latest())).Set(1)
-	newUsed(b, o.limits)
+	newUsed(b, o.limits, clients)
 	b.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &process{spans: b.counter("spans_total",
 		"Spans of traces: exported, failed (the collector did not take them), dropped (too many were "+

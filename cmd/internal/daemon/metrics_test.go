@@ -20,6 +20,7 @@ import (
 	"github.com/pgoutbox/outbox"
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/cmd/internal/config"
+	"github.com/pgoutbox/outbox/cmd/internal/config/brokers"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
@@ -31,7 +32,7 @@ func TestThePageOfMetricsIsCurrent(t *testing.T) {
 	newNotifications(config.Config{}, "", m, nil)
 	newStates(m.book, nil)
 	p := newBook(prometheus.NewRegistry(), "")
-	newProcess(p, Options{limits: newLimits(config.Limits{})})
+	newProcess(p, Options{limits: newLimits(config.Limits{})}, &brokers.Pool{})
 	newFleetMetrics(p)
 	newSums(p, 0, nil)
 	m.entries = append(m.entries, p.entries...)

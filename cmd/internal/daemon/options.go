@@ -59,6 +59,6 @@ type Database struct {
 // same reports whether nothing that concerns the database differs.
 func (db Database) same(other Database) bool {
 	a, b := db.Config, other.Config
-	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Destinations, a.Dormant, a.DormantPoll},
-		[]any{b.Database, b.Retention, b.Notify, b.Destinations, b.Dormant, b.DormantPoll})
+	return reflect.DeepEqual([]any{a.Database, a.Retention, a.Notify, a.Quota, a.Destinations, a.Dormant, a.DormantPoll},
+		[]any{b.Database, b.Retention, b.Notify, b.Quota, b.Destinations, b.Dormant, b.DormantPoll})
 }

@@ -57,7 +57,7 @@ func (u *unit) probe(ctx context.Context) []Probed {
 		found, looks = append(found, Probed{What: what}), append(looks, look)
 	}
 	add("database", func() (string, error) {
-		if !u.watch.outbox {
+		if !u.watch.ofOutbox() {
 			return "", nil
 		}
 		return "", u.checkDatabase(ctx)

@@ -20,7 +20,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	defer d.traces.close()
 	var alone *unit // on whose database nobody else's delivery depends
-	if !d.options.Several && d.member == nil && d.units[0].watch.outbox {
+	if !d.options.Several && d.member == nil && d.units[0].watch.ofOutbox() {
 		alone = d.units[0]
 		if err := alone.checkDatabase(ctx); err != nil {
 			return err

@@ -116,18 +116,18 @@ func TestTheDestinationsOfATableCountWhatNoneOfThemSelects(t *testing.T) {
 func TestADestinationWithARateReadsNoMoreThanItSendsBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	d := fields.Default[config.Destination]()
-	if c := paced(d); !reflect.DeepEqual(c, d.Engine()) {
+	if c := paced(d, config.Quota{}, 1); !reflect.DeepEqual(c, d.Engine()) {
 		t.Errorf("without a rate: %+v", c)
 	}
 	all := d.Delivery
 	for rate, want := range map[int][2]int{1: {1, 5}, 100: {10, 500}, 5000: {500, all.MaxInFlight}, 1000000: {all.Batch, all.MaxInFlight}} {
 		d.Rate = rate
-		if c := paced(d); c.Batch != want[0] || c.MaxInFlight != want[1] {
+		if c := paced(d, config.Quota{}, 1); c.Batch != want[0] || c.MaxInFlight != want[1] {
 			t.Errorf("rate %d: batch %d, in flight %d, want %v", rate, c.Batch, c.MaxInFlight, want)
 		}
 	}
 	d.DrainTimeout, d.Rate = 5*time.Second, 100
-	if c := paced(d); c.MaxInFlight != 250 {
+	if c := paced(d, config.Quota{}, 1); c.MaxInFlight != 250 {
 		t.Errorf("with five seconds to drain: %d in flight", c.MaxInFlight)
 	}
 }

@@ -42,6 +42,7 @@ type unit struct {
 
 	sessions *bounds.Client // its part in the bound on connections
 	yields   yielding       // whether it is to give them back
+	quota    *bounds.Quota  // nil: it may send as much as it likes
 
 	registration *registration.Registration
 
@@ -148,6 +149,7 @@ func (u *unit) assemble() error {
 			u.watch.starting(destination.Name, group, destination.Source == nil)
 		}
 	}
+	u.quota = bounds.NewQuota(bounds.Amount{Messages: int64(u.cfg.Quota.Messages), Bytes: int64(u.cfg.Quota.Bytes)}, len(u.parts))
 	u.placed = newPlaced(len(u.parts), !u.options.placed)
 	u.announce(func(int) bool { return false })
 	return errors.Join(faults...)
@@ -260,7 +262,7 @@ const (
 
 // awaitDatabase tries to begin until it can. The verdict has the reason meanwhile, and other databases notice nothing.
 func (u *unit) awaitDatabase(ctx context.Context) error {
-	for pause := beginPause; u.registration == nil && u.watch.outbox; pause = min(2*pause, longestBeginPause) {
+	for pause := beginPause; u.registration == nil && u.watch.ofOutbox(); pause = min(2*pause, longestBeginPause) {
 		choices, changed := u.placed.now()
 		if u.announce(func(int) bool { return false }); !slices.ContainsFunc(choices, here) {
 			return nil
@@ -375,14 +377,15 @@ func (u *unit) runPart(ctx context.Context, p part) error {
 		source = p.broker.Coupled.Source(source)
 	}
 	source = u.limit(source, share)
-	engine := paced(c)
+	engine := paced(c, u.cfg.Quota, len(u.parts))
 	engine.Select, engine.Stripes, engine.Logger = p.selects, p.broker.Calls, logger
 	engine.Remedy = remedy(u.displayName(), c)
 	engine.Observer = u.traces.observer(c, u.notify.observer(c.Name, u.watch.history.Observer(c.Name,
 		u.metrics.observer(c.Name, p.group, func(state relay.State, err error) { u.watch.note(c.Name, p.group, state, err) }))))
 	inFlight := u.metrics.inFlight.WithLabelValues(u.metrics.label(c.Name))
 	calls := &calls{}
-	r, err := relay.New(source, around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)); calls.add(n) }), engine)
+	broker := around.InFlight(p.broker.Broker, func(n int) { inFlight.Add(float64(n)); calls.add(n) })
+	r, err := relay.New(source, withQuota(broker, u.quota), engine)
 	if err != nil {
 		return err
 	}

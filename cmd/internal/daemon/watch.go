@@ -94,6 +94,13 @@ func (w *watch) starting(destination string, group int, ofOutbox bool) {
 	w.nudge()
 }
 
+// ofOutbox reports whether a destination reads the outbox.
+func (w *watch) ofOutbox() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outbox
+}
+
 // gone notes that a shard group is another relay's.
 func (w *watch) gone(destination string, group int) {
 	w.mu.Lock()
@@ -260,7 +267,7 @@ func (w *watch) look(ctx context.Context, conn *pgx.Conn) (_ *pgx.Conn, ok bool)
 	}
 	var found *health.Report
 	if err == nil {
-		found, err = health.StatusWith(ctx, verbs.Bounded(conn, statementFor), w.own(), !w.outbox)
+		found, err = health.StatusWith(ctx, verbs.Bounded(conn, statementFor), w.own(), !w.ofOutbox())
 	}
 	if err != nil {
 		w.logger.Debug("the database could not be looked at", "error", err)

@@ -35,10 +35,7 @@ func (f *folder) look(ctx context.Context, _ map[string]bool) ([]item, error) {
 var errSwapped = errors.New("the folder is replaced again and again while it is read")
 
 func (f *folder) read() ([]item, error) {
-	dir := f.path
-	if target, err := filepath.EvalSymlinks(filepath.Join(f.path, "..data")); err == nil {
-		dir = target
-	}
+	dir := f.data()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if dir != f.path && errors.Is(err, fs.ErrNotExist) {
@@ -84,5 +81,17 @@ func (f *folder) read() ([]item, error) {
 		}
 		items = append(items, it)
 	}
+	if dir != f.path && f.data() != dir {
+		return nil, errSwapped // the files of the version before are removed one after the other: a list of them may be short
+	}
 	return items, nil
+}
+
+// data returns the folder that the files are in.
+func (f *folder) data() string {
+	target, err := filepath.EvalSymlinks(filepath.Join(f.path, "..data"))
+	if err != nil {
+		return f.path
+	}
+	return target
 }

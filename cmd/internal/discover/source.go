@@ -31,7 +31,7 @@ type source struct {
 	faults   map[string]string // as has
 	clashes  map[string]string // by the entry's name
 	said     map[string]string // the clashes before
-	failed   string            // why the last look failed
+	failed   error             // why the last look failed
 	failures int
 	at       time.Time
 }
@@ -78,16 +78,16 @@ func (src *source) take(loaded *load.Loaded, items []item, err error, logger *sl
 	logger = logger.With("source", src.cfg.Name)
 	if err != nil {
 		src.failures++
-		if text := err.Error(); text != src.failed {
-			src.failed = text
-			logger.Warn("databases can't be looked for, so those that were found before are kept", "error", text, "databases", len(src.has))
+		if src.failed == nil || err.Error() != src.failed.Error() {
+			logger.Warn("databases can't be looked for, so those that were found before are kept", "error", err, "databases", len(src.has))
 		}
+		src.failed = err
 		return false
 	}
-	if src.failed != "" {
+	if src.failed != nil {
 		logger.Info("databases can be looked for again")
 	}
-	src.failed, src.at = "", time.Now()
+	src.failed, src.at = nil, time.Now()
 
 	slices.SortFunc(items, func(a, b item) int { return strings.Compare(a.name, b.name) })
 	present, faults := make(map[string]bool), make(map[string]string)

@@ -47,7 +47,8 @@ type Status struct {
 	Databases []string  `json:"databases"`
 	Withheld  []string  `json:"withheld,omitempty"` // they are gone, and delivered from all the same: too many at once
 	LeftOut   []LeftOut `json:"left_out,omitempty"`
-	Error     string    `json:"error,omitempty"` // of the last look
+	Err       error     `json:"-"`               // of the last look
+	Error     string    `json:"error,omitempty"` // its text
 	Failures  int       `json:"failures"`        // looks, since the start
 }
 
@@ -129,8 +130,11 @@ func (s *Sources) Status() (all []Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, src := range s.list {
-		st := Status{Source: src.cfg.Name, LookedAt: src.at, Databases: []string{}, Withheld: src.withheld, Error: src.failed,
+		st := Status{Source: src.cfg.Name, LookedAt: src.at, Databases: []string{}, Withheld: src.withheld, Err: src.failed,
 			Failures: src.failures}
+		if src.failed != nil {
+			st.Error = src.failed.Error()
+		}
 		for _, key := range slices.Sorted(maps.Keys(src.has)) {
 			if name := src.has[key].entry.Name; s.belongs[name] == src.key(key) {
 				st.Databases = append(st.Databases, name)

@@ -35,8 +35,8 @@ func (s *Session) Discovered(ctx context.Context, loaded *load.Loaded) (config.C
 // is at fault.
 func unusable(sources []discover.Status) (list []Address) {
 	for _, src := range sources {
-		if src.Error != "" {
-			list = append(list, Address{Name: "source " + src.Source, Err: fmt.Errorf("databases can't be looked for: %s", src.Error)})
+		if src.Err != nil {
+			list = append(list, Address{Name: "source " + src.Source, Err: fmt.Errorf("databases can't be looked for: %w", src.Err)})
 		}
 		for _, l := range src.LeftOut {
 			list = append(list, Address{Name: l.Name, Err: errors.New(l.Reason)})

@@ -75,7 +75,7 @@ func TestTheServerEndsASilentSessionThatHasTheLock(t *testing.T) {
 		if err != nil || !got {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}
-		db.Await("SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 8")
+		db.AwaitSoon("SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 8")
 	}
 	conn := db.Connect()
 	if got, err := lock.Try(t.Context(), conn, time.Hour); err != nil || !got {

@@ -52,6 +52,16 @@ func (b Broker) Chosen() (kind section, field string, err error) {
 	return nil, "", fmt.Errorf("%s are given; keep one, or make a destination of each", strings.Join(chosen, " and "))
 }
 
+// nameOf returns the name of a section.
+func nameOf(kind section) string {
+	for f := range reflect.TypeFor[Broker]().Fields() {
+		if f.Type == reflect.TypeOf(kind) {
+			return fields.Key(f)
+		}
+	}
+	return ""
+}
+
 // Kind is the name of the section that is there, "" if none is.
 func (b Broker) Kind() string {
 	for f, v := range reflect.ValueOf(b).Fields() {

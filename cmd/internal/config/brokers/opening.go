@@ -36,6 +36,7 @@ type Opening struct {
 	// The rest is the destination's, which sets it itself.
 	Name   string
 	Groups int            // shard groups
+	Weight int            // its share of a client that others use as well; 0 is 1
 	Format records.Format // nil: payloads as they are
 }
 

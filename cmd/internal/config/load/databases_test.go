@@ -38,12 +38,14 @@ databases:
   - name: orders
     database: {url_file: "${DIR}/orders.url"}
     notify: {webhook: {url_file: "${DIR}/orders.hook"}}
+    quota: {messages: 5000}
     destinations:
       - {name: kafka, topics: [orders.*], delivery: {max_attempts: 7}}
       - {name: log, broker: {stdout: {}}}
       - {name: bus, broker: {nats: {url: "nats://other"}}}
   - {name: bare, database: {url: postgres://bare}}
 retention: {interval: 7s}
+quota: {messages: 1000, bytes: 10MiB}
 notify: {webhook: {url: "https://example.com/hidden", timeout: 3s}}
 destinations:
   - {name: kafka, rate: 5, broker: {kafka: {brokers: ["k:9092"]}}, delivery: {batch: 11}}
@@ -90,6 +92,8 @@ destinations:
 		t.Errorf("users: %+v", users)
 	case len(zeta.Destinations) != 1 || zeta.Destinations[0].Name != "log":
 		t.Errorf("zeta: %+v", zeta)
+	case orders.Quota != (config.Quota{Messages: 5000, Bytes: 10 << 20}) || users.Quota != (config.Quota{Messages: 1000, Bytes: 10 << 20}):
+		t.Errorf("quotas: %+v, %+v", orders.Quota, users.Quota)
 	case users.Destinations[0].Broker.Kafka == bare.Destinations[0].Broker.Kafka:
 		t.Error("two databases share a section")
 	}

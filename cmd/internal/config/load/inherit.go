@@ -24,7 +24,7 @@ func (l *loader) inheritance(c *config.Config) {
 
 // inheritAll gives own, at the path at, what general, at the path from, says of the work with a database.
 func (l *loader) inheritAll(own, general reflect.Value, at, from string) {
-	for _, name := range []string{"retention", "dormant", "dormant_poll", "notify", "destinations"} {
+	for _, name := range []string{"retention", "dormant", "dormant_poll", "notify", "quota", "destinations"} {
 		f, _ := fields.ByKey(own.Type(), name)
 		g, _ := fields.ByKey(general.Type(), name)
 		l.inherit(own.FieldByIndex(f.Index), general.FieldByIndex(g.Index), fields.Join(at, name), fields.Join(from, name))

@@ -26,6 +26,7 @@ func TestEveryDefaultIsAsDocumented(t *testing.T) {
     broker: {nats: }
 `, load.Input{Hostname: "Relay-7.example.com"})
 	rest := config.Destination{
+		Weight:      1,
 		ShardGroups: 1,
 		Delivery: config.Delivery{
 			MaxAttempts: 10, OnExhausted: "dead_letter",

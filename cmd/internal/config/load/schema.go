@@ -43,7 +43,7 @@ func Schema() ([]byte, error) {
 		}
 	}
 	source := schema.Properties["discover"].Items.Properties
-	for _, name := range []string{"retention", "dormant", "dormant_poll", "notify", "destinations"} {
+	for _, name := range []string{"retention", "dormant", "dormant_poll", "notify", "quota", "destinations"} {
 		source[name] = &jsonschema.Schema{Ref: "#/properties/" + name}
 	}
 	encoded, err := json.MarshalIndent(schema, "", "  ")
