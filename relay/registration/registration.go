@@ -312,11 +312,13 @@ const beatSQL = `UPDATE outbox.relays SET heartbeat_at = clock_timestamp(), cloc
 	silence = $4::bigint * interval '1 microsecond'
 WHERE name = $1 AND instance = $2::text::uuid`
 
-// beat renews the heartbeat until the connection is lost or the name is taken over. If the server refuses a heartbeat,
-// the connection stays, because the leases are on it.
+// beat renews the heartbeat until the connection is lost or the name is taken over. If the server refuses one, the
+// connection stays, because the leases are on it. If it refuses the next one as well, another connection may be what
+// helps: the session of a role that was dropped has no rights, even if there is a role of that name again.
 func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
 	due := time.NewTimer(min(r.cfg.Lease, calmSilence) / 3)
 	defer due.Stop()
+	refusals := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -342,7 +344,8 @@ func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
 		switch {
 		case ctx.Err() != nil || errors.Is(err, line.ErrDown):
 			continue // the select has the reason
-		case errors.As(err, &refused):
+		case errors.As(err, &refused) && refusals == 0:
+			refusals++
 			r.cfg.Logger.Warn("the heartbeat was refused", "relay", r.name, "error", err)
 			r.set(fmt.Errorf("say that the relay is alive: %w", err))
 		case err != nil:
@@ -350,6 +353,7 @@ func (r *Registration) beat(ctx context.Context, lost <-chan struct{}) error {
 		case tag.RowsAffected() == 0:
 			return fmt.Errorf("%w: its registration as %q was taken over", ErrNamesake, r.name)
 		default:
+			refusals = 0
 			r.set(nil)
 		}
 	}

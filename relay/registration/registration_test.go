@@ -10,6 +10,7 @@ import (
 	"github.com/pgoutbox/outbox/internal/await"
 	"github.com/pgoutbox/outbox/internal/servers"
 	"github.com/pgoutbox/outbox/internal/testdb"
+	"github.com/pgoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { servers.Main(m) }
@@ -66,4 +67,27 @@ func TestARegistrationSurvivesALostConnection(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// A session of a role that was dropped has no rights, and doesn't end: another one has those of the role that was made
+// in its place.
+func TestARelayWhoseRoleIsMadeAgainConnectsAgain(t *testing.T) {
+	t.Parallel()
+	db := testdb.Published(t)
+	role := db.Config().Database + "_relay"
+	allow := `CREATE ROLE ` + role + ` LOGIN; ` + schema.Grants("", role, "")
+	remove := `DROP OWNED BY ` + role + `; DROP ROLE ` + role
+	db.Exec(allow)
+	cfg := db.Config()
+	cfg.User = role
+	r, err := Register(t.Context(), cfg, "a", Config{Lease: await.Expiry(300 * time.Millisecond)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Exec(remove)
+	defer r.Close()
+	pid := db.Value("SELECT backend_pid FROM outbox.relays")
+	db.Exec(remove)
+	db.Exec(allow)
+	db.Await("SELECT backend_pid <> " + pid + " FROM outbox.relays")
 }
