@@ -130,7 +130,7 @@ func measure(ctx context.Context, o options, name string, fault func(*bed, *rig.
 	}
 	cancel(nil)
 	err = rig.Until(context.WithoutCancel(ctx), time.Minute, 10*time.Millisecond, "everything has come", func() (bool, error) {
-		away, _, _ := b.meter.Away()
+		away, _ := b.meter.Away()
 		return away == 0, nil
 	})
 	if err != nil {
@@ -159,7 +159,7 @@ func (b *bed) round(ctx context.Context, fault func(*bed, *rig.Relay) error) (ti
 	}
 	began := time.Now()
 	err = rig.Until(ctx, time.Minute, 20*time.Millisecond, "messages come again", func() (bool, error) {
-		away, last, _ := b.meter.Away()
+		away, last := b.meter.Away()
 		return time.Since(began) > time.Second && time.Since(last) < 100*time.Millisecond && away < b.rate/5, nil
 	})
 	if err != nil {
@@ -183,7 +183,7 @@ func (b *bed) settled(ctx context.Context) (owner *rig.Relay, err error) {
 	var name string
 	const sql = "SELECT coalesce(max(owner), '') FROM outbox.cursors WHERE lease_until > clock_timestamp()"
 	err = rig.Until(ctx, time.Minute, 20*time.Millisecond, "a relay delivers", func() (bool, error) {
-		away, last, _ := b.meter.Away()
+		away, last := b.meter.Away()
 		err := b.conn.QueryRow(ctx, sql).Scan(&name)
 		return name != "" && away < b.rate/5 && time.Since(last) < 100*time.Millisecond, err
 	})

@@ -94,6 +94,7 @@ type bed struct {
 	url     string
 	broker  net.Listener
 	relay   *rig.Child
+	killed  time.Time // when the last relay was
 	checker *check.Checker
 	to      *check.Destination
 	opened  atomic.Bool  // the missing topic exists
@@ -275,6 +276,7 @@ func (b *bed) kill() error {
 	if err := b.relay.Kill(); err != nil {
 		return err
 	}
+	b.killed = time.Now()
 	return b.start()
 }
 
@@ -364,14 +366,16 @@ func (b *bed) untilHolds(ctx context.Context, what string, wanted func(int) bool
 	})
 }
 
-// flows reports whether the other keys are delivered again, and nearly all that was written has come.
+// flows reports whether the other keys are delivered again, and nearly all that was written has come. What the relay
+// that was killed had sent comes within a moment.
 func (b *bed) flows() (bool, error) {
-	away, last, silence := b.meter.Away()
-	return time.Since(last) < time.Second && silence > time.Second && away < b.rate/10, nil
+	const moment = 100 * time.Millisecond
+	away, last := b.meter.Away()
+	return last.After(b.killed.Add(moment)) && time.Since(last) < time.Second && away < b.rate/10, nil
 }
 
 func (b *bed) allArrived() (bool, error) {
-	away, _, _ := b.meter.Away()
+	away, _ := b.meter.Away()
 	return away == 0, nil
 }
 

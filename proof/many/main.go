@@ -259,7 +259,7 @@ func (b *bed) wakeUp(ctx context.Context, idle []string) (late rig.Lateness, err
 // arrival waits until everything has come.
 func (b *bed) arrival(ctx context.Context) error {
 	return rig.Until(ctx, time.Minute, 5*time.Millisecond, "everything has come", func() (bool, error) {
-		away, _, _ := b.meter.Away()
+		away, _ := b.meter.Away()
 		return away == 0, nil
 	})
 }

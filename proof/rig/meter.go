@@ -47,12 +47,11 @@ func (m *Meter[ID]) Arrived(id ID) {
 	m.last = now
 }
 
-// Away returns how many messages have not arrived, when the last one did, and the longest time without one since the
-// last call of Read.
-func (m *Meter[ID]) Away() (n int, last time.Time, silence time.Duration) {
+// Away returns how many messages have not arrived, and when the last one did.
+func (m *Meter[ID]) Away() (n int, last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.away), m.last, m.silence
+	return len(m.away), m.last
 }
 
 // Read returns what was measured since the last call.
