@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -107,29 +105,12 @@ func (m *many) write(db testdb.DB, topic string) {
 	}
 }
 
-// behind returns the address of a proxy in front of a database.
-func behind(t *testing.T, conn *pgx.ConnConfig) (*testnet.Proxy, *pgx.ConnConfig) {
-	t.Helper()
-	proxy := testnet.New(t, net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))))
-	host, port, err := net.SplitHostPort(proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := conn.Copy()
-	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
-	return proxy, address
-}
-
 // A database that is away at the start, or hangs later, is named, costs the others nothing, and is delivered from when
 // it can be.
 func TestADatabaseThatIsAwayOrHangsLeavesTheOthersDelivering(t *testing.T) {
 	t.Parallel()
 	well, away := installed(t), installed(t)
-	proxy, address := behind(t, away.Config())
+	proxy, address := testnet.Before(t, away.Config())
 	proxy.Refuse(true)
 	m := deliverFrom(t, from("well", well.Config(), nil), from("away", address, nil))
 	m.send(well, "first")
@@ -278,7 +259,7 @@ func TestThePageOfAllDatabases(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	shop, billing := installed(t), installed(t)
-	proxy, address := behind(t, billing.Config())
+	proxy, address := testnet.Before(t, billing.Config())
 	proxy.Refuse(true)
 	m := deliverFrom(t, from("shop", shop.Config(), nil), from("billing", address, nil))
 	m.send(shop, "first")

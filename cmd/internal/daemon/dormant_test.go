@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,17 +153,7 @@ func TestADormantDatabaseThatIsAwayIsBroken(t *testing.T) {
 	t.Parallel()
 	servers.Long(t)
 	db := installed(t)
-	address := db.Config()
-	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
-	host, port, err := net.SplitHostPort(proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+	proxy, address := testnet.Before(t, db.Config())
 	m := deliverFrom(t, from("db", address, sleepy(time.Second, nil)))
 	m.send(db, "first")
 	m.dormant(db)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -317,13 +316,14 @@ func TestNewNamesTakeThePlacesOfThoseThatLeave(t *testing.T) {
 func TestMembersAndTheHomeMayGoAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 6)
-	all, homes := testnet.New(t, addressOf(f.home.Config())), testnet.New(t, addressOf(f.home.Config()))
+	all, _ := testnet.Before(t, f.home.Config())
+	homes, _ := testnet.Before(t, f.home.Config())
 	through := func(p *testnet.Proxy) func(*pgx.ConnConfig) *pgx.ConnConfig {
-		return func(c *pgx.ConnConfig) *pgx.ConnConfig { return to(t, c, p.Addr()) }
+		return func(c *pgx.ConnConfig) *pgx.ConnConfig { return p.Database(t, c) }
 	}
 	homeOnly := func(c *pgx.ConnConfig) *pgx.ConnConfig {
 		if c.Database == f.home.Config().Database {
-			return to(t, c, homes.Addr())
+			return homes.Database(t, c)
 		}
 		return c
 	}
@@ -351,23 +351,6 @@ func TestMembersAndTheHomeMayGoAway(t *testing.T) {
 		t.Errorf("parts have moved while the home was away: %v, %v", before, after)
 	}
 	tr.settle()
-}
-
-func addressOf(c *pgx.ConnConfig) string { return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))) }
-
-// to leads an address elsewhere.
-func to(t *testing.T, c *pgx.ConnConfig, address string) *pgx.ConnConfig {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c = c.Copy()
-	c.Host, c.Port, c.Fallbacks = host, uint16(n), nil
-	return c
 }
 
 // Without a home, ordinals say who is the first choice; a second one stands by on the lock, and gives the part back.
@@ -414,11 +397,11 @@ func TestTheSecondChoiceDeliversWhatTheFirstCannotReach(t *testing.T) {
 	f.standBy = 300 * time.Millisecond
 	proxies := make(map[string]*testnet.Proxy)
 	for _, db := range f.databases {
-		proxies[db.Config().Database] = testnet.New(t, addressOf(db.Config()))
+		proxies[db.Config().Database], _ = testnet.Before(t, db.Config())
 	}
 	cut := func(c *pgx.ConnConfig) *pgx.ConnConfig {
 		if p := proxies[c.Database]; p != nil {
-			return to(t, c, p.Addr())
+			return p.Database(t, c)
 		}
 		return c
 	}

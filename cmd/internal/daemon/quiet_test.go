@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net"
 	"strconv"
 	"testing"
 	"time"
@@ -165,18 +164,7 @@ func TestARelayThatIsCutOffWhileItRestsIsReplacedBeforeItsLeaseExpires(t *testin
 	t.Parallel()
 	servers.Long(t)
 	db := installed(t)
-	address := db.Config()
-	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
-	host, port, err := net.SplitHostPort(proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far := db.Config()
-	far.Host, far.Port, far.Fallbacks = host, uint16(n), nil
+	proxy, far := testnet.Before(t, db.Config())
 	one := deliverFrom(t, from("db", far, func(c *config.Config) { c.Name = "one" }))
 	one.send(db, "first")
 	db.Await("SELECT locked AND lease > interval '30 seconds' FROM outbox.cursors")

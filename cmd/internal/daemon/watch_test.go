@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,17 +32,7 @@ func TestADatabaseThatHangsIsNamedAndForgottenSoonAfter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	address := conn.Config()
-	proxy := testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
-	host, port, err := net.SplitHostPort(proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+	proxy, address := testnet.Before(t, conn.Config())
 
 	cfg := fields.Default[config.Config]()
 	cfg.Name, cfg.HTTP.Listen = "relay", "127.0.0.1:0"

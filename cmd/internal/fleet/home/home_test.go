@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,17 +39,8 @@ type seat struct {
 func sit(t *testing.T, db testdb.DB, name string, returns time.Duration) *seat {
 	t.Helper()
 	s := &seat{t: t, name: name}
-	address := db.Config().Copy()
-	s.proxy = testnet.New(t, net.JoinHostPort(address.Host, strconv.Itoa(int(address.Port))))
-	host, port, err := net.SplitHostPort(s.proxy.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Host, address.Port, address.Fallbacks = host, uint16(n), nil
+	var address *pgx.ConnConfig
+	s.proxy, address = testnet.Before(t, db.Config())
 	var parts []fleet.Part
 	for i := range 10 {
 		parts = append(parts, fleet.Part{Database: strconv.Itoa(i), Destination: "all"})
