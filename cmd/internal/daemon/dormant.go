@@ -5,10 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgoutbox/outbox/admin/health"
 	"github.com/pgoutbox/outbox/admin/verbs"
@@ -43,16 +40,10 @@ func (u *unit) maySleep() bool {
 // untilDormant returns a context that ends when ctx does, or with errDormant when nothing has happened for long enough.
 // stop is called at the end, before the registration is closed.
 func (u *unit) untilDormant(ctx context.Context) (_ context.Context, stop func()) {
-	own, cancel := context.WithCancelCause(ctx)
-	var looking sync.WaitGroup
-	if u.maySleep() && u.registration != nil {
-		looking.Go(func() {
-			if u.tires(own) {
-				cancel(errDormant)
-			}
-		})
+	if !u.maySleep() || u.registration == nil {
+		return ctx, func() {}
 	}
-	return own, func() { cancel(nil); looking.Wait() }
+	return endedBy(ctx, errDormant, u.tires)
 }
 
 // tires waits until nothing has happened for as long as the setting says. It returns false when ctx has ended.
@@ -61,11 +52,8 @@ func (u *unit) tires(ctx context.Context) bool {
 	since := time.Now()
 	for dial.Pause(ctx, min(u.cfg.Dormant/4, quietEvery)) == nil {
 		began := time.Now()
-		digest, err := "", error(nil)
-		if err = u.lend(ctx, func(conn *pgx.Conn) error {
-			_, digest, err = health.Digest(context.WithoutCancel(ctx), conn) // the connection lasts for longer than ctx
-			return err
-		}); err != nil || digest != last {
+		_, digest, err := u.watch.askDigest(ctx)
+		if err != nil || digest != last {
 			last, since = digest, began
 			continue
 		}

@@ -49,13 +49,24 @@ func (y yielding) until(ctx context.Context) (_ context.Context, stop func()) {
 	if ctx.Value(whole{}) == nil {
 		ctx = context.WithValue(ctx, whole{}, ctx)
 	}
+	return endedBy(ctx, errYield, func(ctx context.Context) bool {
+		select {
+		case <-y:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	})
+}
+
+// endedBy returns a context that ends when ctx does, or with cause when happens returns true. It returns false at the
+// latest when the context has ended. stop is called at the end, and waits for happens.
+func endedBy(ctx context.Context, cause error, happens func(context.Context) bool) (_ context.Context, stop func()) {
 	own, cancel := context.WithCancelCause(ctx)
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		select {
-		case <-y:
-			cancel(errYield)
-		case <-own.Done():
+		if happens(own) {
+			cancel(cause)
 		}
 	})
 	return own, func() { cancel(nil); waiting.Wait() }
