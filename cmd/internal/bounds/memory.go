@@ -103,9 +103,11 @@ func (s *Share) Take(ctx context.Context) (*Held, error) {
 		s.asks = a
 		m.asks = append(m.asks, a)
 		m.grant()
-		if slices.Contains(m.asks, a) {
-			m.waits++
+		if !slices.Contains(m.asks, a) {
+			defer m.mu.Unlock()
+			return s.got(), nil
 		}
+		m.waits++
 	}
 	m.mu.Unlock()
 	tick := time.NewTicker(patience)
@@ -115,14 +117,20 @@ func (s *Share) Take(ctx context.Context) (*Held, error) {
 		case <-a.ready:
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			s.asks = nil
-			return &Held{share: s, has: a.want}, nil
+			return s.got(), nil
 		case <-tick.C:
 			m.relieve()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// got is what a call has asked for and been given. m.mu is held.
+func (s *Share) got() *Held {
+	h := &Held{share: s, has: s.asks.want}
+	s.asks = nil
+	return h
 }
 
 // Cancel gives up the place in the order.
