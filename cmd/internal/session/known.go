@@ -3,11 +3,9 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"github.com/pgoutbox/outbox/admin/rest"
@@ -37,20 +35,8 @@ func (s *Session) ask(ctx context.Context, path, query string) (answer *http.Res
 	if err != nil {
 		return nil, nil, err
 	}
-	at := r.base.JoinPath(path)
-	at.RawQuery = query
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
+	if answer, err = r.get(ctx, path, query, "the relay's API"); err != nil {
 		return nil, nil, err
-	}
-	r.login(request)
-	if answer, err = r.client.Do(request); err != nil {
-		var where *url.Error
-		if errors.As(err, &where) {
-			err = where.Err
-		}
-		return nil, nil, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
-			"there (http.listen)", r.base, err)
 	}
 	return answer, func() { _ = answer.Body.Close(); r.Close() }, nil
 }

@@ -66,6 +66,27 @@ func (r remote) Run(ctx context.Context, v verbs.Verb, _ string, params any) (an
 	if err != nil {
 		return nil, err
 	}
+	answer, err := r.ask(request, "the relay's API")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	return rest.Result(v, answer)
+}
+
+// get asks for what the port answers at a path.
+func (r remote) get(ctx context.Context, path, query, what string) (*http.Response, error) {
+	at := r.base.JoinPath(path)
+	at.RawQuery = query
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.ask(request, what)
+}
+
+// ask sends a request with the login. what is asked, for an error.
+func (r remote) ask(request *http.Request, what string) (*http.Response, error) {
 	r.login(request)
 	answer, err := r.client.Do(request)
 	if err != nil {
@@ -73,11 +94,10 @@ func (r remote) Run(ctx context.Context, v verbs.Verb, _ string, params any) (an
 		if errors.As(err, &where) {
 			err = where.Err // it has the query, and so keys
 		}
-		return nil, fmt.Errorf("no answer from the relay's API at %s: %w: check --server, and that a relay listens "+
-			"there (http.listen)", r.base, err)
+		return nil, fmt.Errorf("no answer from %s at %s: %w: check --server, and that a relay listens there (http.listen)",
+			what, r.base, err)
 	}
-	defer answer.Body.Close()
-	return rest.Result(v, answer)
+	return answer, nil
 }
 
 func (r remote) Close() { r.client.CloseIdleConnections() }

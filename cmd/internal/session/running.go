@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 
 	"github.com/pgoutbox/outbox/cmd/internal/fleet"
 )
@@ -49,21 +47,9 @@ func (s *Session) Running(ctx context.Context) (*Running, error) {
 
 // read reads what the port answers at a path, and reports whether there is anything.
 func (r remote) read(ctx context.Context, path string, into any) (found bool, err error) {
-	at := r.base.JoinPath(path)
-	at.RawQuery = "all=true" // and not those alone that need a look
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	answer, err := r.get(ctx, path, "all=true", "the relay") // and not those alone that need a look
 	if err != nil {
 		return false, err
-	}
-	r.login(request)
-	answer, err := r.client.Do(request)
-	if err != nil {
-		var where *url.Error
-		if errors.As(err, &where) {
-			err = where.Err
-		}
-		return false, fmt.Errorf("no answer from the relay at %s: %w: check --server, and that a relay listens there (http.listen)",
-			r.base, err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode == http.StatusNotFound {
