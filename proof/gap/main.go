@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -108,9 +107,10 @@ func measure(ctx context.Context, o options, name string, fault func(*bed, *rig.
 	stop := make(chan struct{})
 	var writer sync.WaitGroup
 	var total uint64
+	load := rig.Steady{URL: b.url, Rate: b.rate, Keys: 100}
 	writer.Go(func() {
 		var err error
-		if total, err = b.write(ctx, stop); err != nil {
+		if total, err = load.Write(ctx, stop, b.checker, &b.meter); err != nil {
 			cancel(err)
 		}
 	})
@@ -279,32 +279,4 @@ func (b *bed) close() error {
 		errs = append(errs, b.pg.Close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
-}
-
-// write commits messages of a hundred keys until it is stopped, and counts them.
-func (b *bed) write(ctx context.Context, stop <-chan struct{}) (n uint64, err error) {
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	tick := time.NewTicker(time.Second / time.Duration(b.rate))
-	defer tick.Stop()
-	for ; ; n++ {
-		select {
-		case <-stop:
-			return n, nil
-		case <-ctx.Done():
-			return n, context.Cause(ctx)
-		case <-tick.C:
-		}
-		const keys = 100
-		key, seq := uint32(n%keys), n/keys+1
-		b.meter.Wrote(check.ID{Key: key, Seq: seq})
-		b.checker.Committed(key, seq)
-		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, $2)"
-		if _, err := conn.Exec(ctx, insert, strconv.Itoa(int(key)), check.Encode(nil, key, seq, 200)); err != nil {
-			return n, err
-		}
-	}
 }

@@ -124,10 +124,11 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 	}
 	stop := make(chan struct{})
 	var writer sync.WaitGroup
-	var total int64
+	var total uint64
+	load := rig.Steady{URL: b.url, Rate: b.rate, Keys: others, Prefix: "other "}
 	writer.Go(func() {
 		var err error
-		if total, err = b.writeOthers(ctx, stop); err != nil {
+		if total, err = load.Write(ctx, stop, b.checker, &b.meter); err != nil {
 			cancel(err)
 		}
 	})
@@ -185,7 +186,7 @@ func measure(ctx context.Context, pg *servers.Postgres, o options, kind string, 
 	r := b.checker.Report()
 	fmt.Fprintf(out, "| %d | %s | %.1f | %.1f | %.1f | %.0f | %.1f | %.1f | %.1f | %.1f | %.0f | %d/%d/%d/%d of %d |\n",
 		n, kind, toHold.Seconds(), beside.P50, beside.P99, memory, silence.Seconds(), drained.Seconds(),
-		meanwhile.P50, meanwhile.P99, memoryDue, r.Lost, r.Phantom, r.Duplicated, r.Inverted, total+int64(n))
+		meanwhile.P50, meanwhile.P99, memoryDue, r.Lost, r.Phantom, r.Duplicated, r.Inverted, total+uint64(n))
 	if r.Lost+r.Phantom+r.Inverted > 0 {
 		return fmt.Errorf("a promise is broken: %+v", r.Examples)
 	}
@@ -321,31 +322,6 @@ func (b *bed) write(ctx context.Context, kind string, n int) (release func(conte
 			return []any{topic, k, check.Encode(nil, others+i, 1, 200), at}, nil
 		}))
 	return release, err
-}
-
-// writeOthers commits messages of other keys until it is stopped, and counts them.
-func (b *bed) writeOthers(ctx context.Context, stop <-chan struct{}) (n int64, err error) {
-	conn, err := pgx.Connect(ctx, b.url)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	tick := time.NewTicker(time.Second / time.Duration(b.rate))
-	defer tick.Stop()
-	for ; ; n++ {
-		select {
-		case <-stop:
-			return n, nil
-		case <-tick.C:
-		}
-		key, seq := uint32(n%others), uint64(n/others+1)
-		b.meter.Wrote(check.ID{Key: key, Seq: seq})
-		b.checker.Committed(key, seq)
-		const insert = "INSERT INTO outbox.messages (topic, key, payload) VALUES ('t', $1, $2)"
-		if _, err := conn.Exec(ctx, insert, "other "+strconv.Itoa(int(key)), check.Encode(nil, key, seq, 200)); err != nil {
-			return n, err
-		}
-	}
 }
 
 // say tells how far a measurement is, because it may last for long.
