@@ -118,6 +118,26 @@ type Report struct {
 	Examples Examples `json:"examples"`
 }
 
+// Add adds the figures and examples of another run.
+func (r *Report) Add(o Report) {
+	r.Committed += o.Committed
+	r.RolledBack += o.RolledBack
+	r.Unknown += o.Unknown
+	r.Delivered += o.Delivered
+	r.DeadLettered += o.DeadLettered
+	r.Lost += o.Lost
+	r.Phantom += o.Phantom
+	r.Duplicated += o.Duplicated
+	r.Inverted += o.Inverted
+	r.Misrouted += o.Misrouted
+	r.Corrupted += o.Corrupted
+	r.Examples.Lost = merge(r.Examples.Lost, o.Examples.Lost)
+	r.Examples.Phantom = merge(r.Examples.Phantom, o.Examples.Phantom)
+	r.Examples.Duplicated = merge(r.Examples.Duplicated, o.Examples.Duplicated)
+	r.Examples.Inverted = merge(r.Examples.Inverted, o.Examples.Inverted)
+	r.Examples.Misrouted = merge(r.Examples.Misrouted, o.Examples.Misrouted)
+}
+
 // Examples names up to [MaxExamples] messages for each kind of finding.
 type Examples struct {
 	Lost       []Example `json:"lost,omitempty"`

@@ -102,16 +102,7 @@ func (b *bed) judge(ctx context.Context) (sum check.Report, err error) {
 		if v.Held > 0 {
 			return sum, fmt.Errorf("%s: %d messages are held", d.name, v.Held)
 		}
-		r := v.Report
-		sum.Committed += r.Committed
-		sum.RolledBack += r.RolledBack
-		sum.Delivered += r.Delivered
-		sum.DeadLettered += r.DeadLettered
-		sum.Lost += r.Lost
-		sum.Phantom += r.Phantom
-		sum.Duplicated += r.Duplicated
-		sum.Inverted += r.Inverted
-		sum.Corrupted += r.Corrupted
+		sum.Add(v.Report)
 	}
 	return sum, nil
 }
